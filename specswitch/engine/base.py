@@ -1,0 +1,126 @@
+"""What a Switch may ask of an engine, whatever the SGLang release below it.
+
+An engine is the one room that knows a release's scheduler, batches and workers.  The Switch owns
+*when*; the engine owns *how*.  A turn runs like this::
+
+    scheduler turn begins
+      -> TurnListener.on_turn()            the Switch samples, decides, and calls the engine:
+           start_drain / cancel_drain / enter_plain / request_return / cancel_return
+      -> SGLang picks and launches a batch the engine's hooks keep to the mode
+      -> TurnListener.on_decode_step()     once per processed decode result
+      -> TurnListener.on_returned()        inside the turn that rebuilt the batch for speculation
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from specswitch.signals import LoadSample, Mode
+
+DraftKV = Literal["catch-up", "cold"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """Which speculative path is really running; logged at start as ``specswitch.active``."""
+
+    release: str
+    """SGLang release, for example ``0.5.12.post1``."""
+    path: Literal["v1", "v2"]
+    """``v1``: non-overlap ``EAGLEWorker`` family; ``v2``: ``EAGLEWorkerV2`` family."""
+    worker: str
+    """Class name of SGLang's speculative worker."""
+    overlap: bool
+    algorithm: str
+    """SGLang's name: EAGLE, EAGLE3, STANDALONE, NGRAM..."""
+    topk: int | None
+    num_steps: int | None
+    num_draft_tokens: int
+    page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlainEntry:
+    """What entering PLAIN did."""
+
+    requests: int
+    slots_given_back: int
+    """KV slots that had been allocated ahead for draft tokens and went back to the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeEntry:
+    """What returning to SPECULATIVE did."""
+
+    requests: int
+    tokens_caught_up: int
+    """Tokens whose draft KV was written by the catch-up forward (0 when cold)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One processed decode result."""
+
+    mode: Mode
+    """SPECULATIVE or PLAIN: how the batch was decoded."""
+    batch_size: int
+    accepted_tokens: int
+    """Tokens put out by a verify step over the whole batch (bonus tokens included); 0 for plain steps."""
+
+
+class TurnListener(Protocol):
+    """What the engine tells its Switch.  Implementations must not raise."""
+
+    def on_turn(self) -> None:
+        """A scheduler turn begins; nothing of it has been chosen yet."""
+
+    def on_decode_step(self, step: DecodeStep) -> None:
+        """A decode result was processed."""
+
+    def on_returned(self, entry: SpeculativeEntry) -> None:
+        """The running batch is in speculative form again; the return asked for is complete."""
+
+    def status(self) -> dict[str, object]:
+        """JSON-able state for ``/server_info``."""
+
+
+class Engine(Protocol):
+    """One release line's way to switch a live scheduler."""
+
+    facts: EngineFacts
+
+    def attach(self, listener: TurnListener) -> None:
+        """Hook into the scheduler.  Until ``start_drain`` the scheduler behaves as without hooks."""
+
+    def release(self) -> None:
+        """Take every hook out again.  Only legal in speculative form."""
+
+    def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
+        """Read the scheduler; no device synchronisation."""
+
+    def start_drain(self) -> None:
+        """Launch no new decode batch until ``enter_plain`` or ``cancel_drain``; prefill goes on."""
+
+    def cancel_drain(self) -> None:
+        """Forget ``start_drain``; nothing had been converted."""
+
+    def drained(self) -> bool:
+        """Whether every launched decode result has been processed."""
+
+    def enter_plain(self) -> PlainEntry:
+        """Rebuild the running batch for plain decode.  Only when ``drained()``.
+
+        All that can fail happens before the first change, so that an exception leaves the batch in
+        speculative form.
+        """
+
+    def request_return(self, draft_kv: DraftKV) -> None:
+        """From now on rebuild the batch for speculation at the first turn that can; then ``on_returned``.
+
+        That turn may come later: a prefill goes first, an in-flight result must land (engines that
+        need it), and the pool must have room for the speculative reserve of every request.
+        """
+
+    def cancel_return(self) -> None:
+        """Forget ``request_return``; the batch is still in plain form."""
