@@ -1,0 +1,26 @@
+"""A least stay in each mode, so that a load at a watermark cannot make the mode flap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specswitch.policy.base import Policy, Wish
+from specswitch.signals import LoadSample, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Dwell:
+    """Holds back ``inner``'s wish to leave SPECULATIVE or PLAIN before ``steps`` decode steps in it.
+
+    DRAINING decodes nothing and is never prolonged: both ways out of it are open at once.  Since a
+    cancelled drain enters SPECULATIVE anew, a drain begins at most once per dwell as well.
+    """
+
+    inner: Policy
+    steps: int
+
+    def __call__(self, sample: LoadSample) -> Wish | None:
+        wish = self.inner(sample)
+        if wish is None or sample.mode is Mode.DRAINING or wish.mode is sample.mode:
+            return wish
+        return wish if sample.steps_in_mode >= self.steps else None
