@@ -210,17 +210,10 @@ def load(args: argparse.Namespace | None, environ: Mapping[str, str]) -> SwitchC
         return None
 
     file = file_flag or variables.get(CONFIG_VARIABLE)
-    given = (_from_file(Path(file)) if file else {}) | _from_variables(variables) | flags
+    given = {name: _Given(getattr(_DEFAULT, name), "the default") for name in _settings()}
+    given |= (_from_file(Path(file)) if file else {}) | _from_variables(variables) | flags
     values = {name: _settings()[name].convert(where) for name, where in given.items()}
-    _check_watermarks(
-        *(
-            _Given(values[name], given[name].source) if name in given else _Given(default, "the default")
-            for name, default in (
-                ("high_watermark", _DEFAULT.high_watermark),
-                ("low_watermark", _DEFAULT.low_watermark),
-            )
-        )
-    )
+    _check_watermarks(*(given[name]._replace(value=values[name]) for name in ("high_watermark", "low_watermark")))
     return SwitchConfig(**values)
 
 

@@ -1,0 +1,63 @@
+"""What ``/server_info`` shows of one scheduler under ``internal_states[i]["specswitch"]``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from specswitch.config import SwitchConfig
+from specswitch.engine.base import EngineFacts
+from specswitch.machine import Transition
+from specswitch.records import TransitionRecord
+from specswitch.signals import Mode
+
+
+class Status:
+    """Counts and keeps what it is told; read and written by the scheduler's own thread alone."""
+
+    def __init__(self, facts: EngineFacts, config: SwitchConfig) -> None:
+        self._facts = facts
+        self._config = config
+        self._mode = Mode.SPECULATIVE
+        self._steps = Counter[Mode]()
+        self._steps_in_mode = 0
+        self._taken = Counter[Transition]()
+        self._last: TransitionRecord | None = None
+        self._recommended: Mode | None = None
+        self._fault: str | None = None
+
+    def decode_step(self, mode: Mode) -> None:
+        """A decode result of a SPECULATIVE or PLAIN batch was processed."""
+        self._steps[mode] += 1
+        self._steps_in_mode += 1
+
+    def transition(self, record: TransitionRecord) -> None:
+        self._mode = record.transition.dest
+        self._taken[record.transition] += 1
+        self._last = record
+        if self._mode is not Mode.DRAINING:
+            self._steps_in_mode = 0
+
+    def recommend(self, mode: Mode) -> None:
+        """Observe mode would now be in ``mode``."""
+        self._recommended = mode
+
+    def fault(self, text: str) -> None:
+        """Switching has stopped; the first fault is kept."""
+        self._fault = self._fault or text
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "mode": self._mode.value,
+            **asdict(self._facts),
+            "transitions": self._taken.total(),
+            "transitions_by_kind": {kind.name: self._taken[kind] for kind in Transition},
+            "steps": {mode.value: self._steps[mode] for mode in (Mode.SPECULATIVE, Mode.PLAIN)},
+            "steps_in_mode": self._steps_in_mode,
+            "last_transition": self._last.as_dict() if self._last else None,
+            "recommended_mode": self._recommended.value if self._recommended else None,
+            "fault": self._fault,
+            "config": self._config.as_dict(),
+        }
