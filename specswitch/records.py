@@ -23,7 +23,7 @@ class TransitionRecord:
     step: int
     """Decode steps processed since start."""
     duration_ms: float
-    """Wall-clock milliseconds of the scheduler thread in the transition itself."""
+    """Wall-clock milliseconds since the change was asked for: for RETURN up to the first token after it."""
     slots_given_back: int = 0
     """KV slots allocated ahead for draft tokens that went back to the pool; ENTER_PLAIN alone."""
     tokens_caught_up: int = 0

@@ -14,7 +14,7 @@ An engine is the one room that knows a release's scheduler, batches and workers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from specswitch.signals import LoadSample, Mode
 
@@ -81,7 +81,10 @@ class TurnListener(Protocol):
     def on_returned(self, entry: SpeculativeEntry) -> None:
         """The running batch is in speculative form again; the return asked for is complete."""
 
-    def status(self) -> dict[str, object]:
+    def on_fault(self, doing: str, error: BaseException) -> None:
+        """The engine caught a fault of its own; the scheduler goes on in the form it is in."""
+
+    def status(self) -> dict[str, Any]:
         """JSON-able state for ``/server_info``."""
 
 
@@ -122,5 +125,5 @@ class Engine(Protocol):
         need it), and the pool must have room for the speculative reserve of every request.
         """
 
-    def cancel_return(self) -> None:
-        """Forget ``request_return``; the batch is still in plain form."""
+    def cancel_return(self) -> bool:
+        """Forget ``request_return``; False if the batch has been rebuilt already: then ``on_returned`` follows."""

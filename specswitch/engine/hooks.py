@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ class InstanceHooks:
     """
 
     def __init__(self) -> None:
-        self._undo: list[tuple[object, str, object]] = []
+        self._undo: list[Callable[[], None]] = []
 
     def around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Call ``wrapper(original, *args, **kwargs)`` where ``owner.name(*args, **kwargs)`` was called.
@@ -31,17 +31,30 @@ class InstanceHooks:
 
     def replace(self, owner: Any, name: str, value: object) -> None:
         """Set ``owner.name`` until :meth:`remove_all`."""
-        self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
+        before = vars(owner).get(name, _MISSING)
+        self._undo.append(functools.partial(_restore_attribute, owner, name, before))
         setattr(owner, name, value)
+
+    def replace_item(self, mapping: MutableMapping[Any, Any], key: Any, value: object) -> None:
+        """Set ``mapping[key]`` until :meth:`remove_all`.
+
+        Raises:
+            KeyError: there is nothing under ``key``.
+        """
+        self._undo.append(functools.partial(mapping.__setitem__, key, mapping[key]))
+        mapping[key] = value
 
     def remove_all(self) -> None:
         """Undo in reverse order."""
         while self._undo:
-            owner, name, before = self._undo.pop()
-            if before is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+            self._undo.pop()()
+
+
+def _restore_attribute(owner: Any, name: str, before: object) -> None:
+    if before is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)
 
 
 @contextmanager

@@ -1,0 +1,38 @@
+"""Find the engine for the SGLang at hand, or say why there is none.
+
+Each engine module offers ``unsupported(server_args) -> str | None`` and ``create(scheduler, release, config)``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+from specswitch.config import SwitchConfig
+from specswitch.engine.base import Engine
+from specswitch.engine.contract import ContractReport, EnginePath
+from specswitch.errors import UnsupportedError
+
+
+def refusal(report: ContractReport, server_args: Any) -> str | None:
+    """One sentence on why specswitch cannot switch under these resolved server arguments, or None."""
+    sentence: str | None = _module(report, not server_args.disable_overlap_schedule).unsupported(server_args)
+    return sentence
+
+
+def create(report: ContractReport, scheduler: Any, config: SwitchConfig) -> Engine:
+    """The engine for a constructed scheduler, not yet attached.
+
+    Raises:
+        UnsupportedError: the loaded model is none that the engine can switch.
+    """
+    engine: Engine = _module(report, scheduler.enable_overlap).create(scheduler, report.release, config)
+    return engine
+
+
+def _module(report: ContractReport, overlap: bool) -> ModuleType:
+    if report.line is None:
+        raise UnsupportedError(report.message())
+    path: EnginePath = "v1" if "v1" in report.line.paths and not overlap else "v2"
+    return importlib.import_module(report.line.paths[path])

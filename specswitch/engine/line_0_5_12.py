@@ -1,0 +1,369 @@
+"""What both workers of SGLang 0.5.11-0.5.12 have in common: the scheduler around them.
+
+The scheduler picks its path by ``ScheduleBatch.spec_algorithm``.  A batch in *plain form* carries NONE and no
+``spec_info``; then SGLang's own ``prepare_for_decode``, memory check, retraction, abort and finish handling are
+those of a server without speculation.  This module converts the running batch between the two forms and keeps
+every batch that joins while PLAIN in plain form.  What differs between the workers is in ``v1`` and ``v2_0_5_12``.
+
+Relies on (0.5.12.post1): ``managers/scheduler.py`` ``Scheduler.get_next_batch_to_run``, ``update_running_batch``,
+``run_batch``, ``process_batch_result``, ``get_internal_state``; ``observability/scheduler_metrics_mixin.py``
+``report_decode_stats``; ``managers/schedule_batch.py`` ``ScheduleBatch.filter_batch``, ``prepare_for_decode``,
+``new_tokens_required_next_decode``.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from sglang.srt.managers.io_struct import GetInternalStateReq
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+from specswitch.accept import AcceptMeter
+from specswitch.engine import features, kv
+from specswitch.engine.base import (
+    DecodeStep,
+    DraftKV,
+    EngineFacts,
+    PlainEntry,
+    SpeculativeEntry,
+    TurnListener,
+)
+from specswitch.engine.draft_kv import CatchUp
+from specswitch.engine.hooks import InstanceHooks, swapped
+from specswitch.engine.penalties import rebuild_penalties
+from specswitch.engine.supported_0_5_12 import unsupported_scheduler
+from specswitch.errors import UnsupportedError
+from specswitch.signals import LoadSample, LocalReadings, Mode
+
+NONE = SpeculativeAlgorithm.NONE
+
+
+class Line0512Engine(abc.ABC):
+    """Switches a live scheduler of SGLang 0.5.11-0.5.12; see ``specswitch.engine.base.Engine``."""
+
+    path: Literal["v1", "v2"]
+
+    def __init__(
+        self,
+        scheduler: Any,
+        release: str,
+        plain_forward: Callable[[], AbstractContextManager[None]],
+        watched_features: frozenset[str] = frozenset(),
+    ) -> None:
+        """
+        Args:
+            scheduler: SGLang's ``Scheduler``, fully constructed.
+            release: SGLang's version.
+            plain_forward: makes a context in which the target's model runner decodes one token per request.
+            watched_features: the sampling features to look for in ``sample``.
+
+        Raises:
+            UnsupportedError: the model keeps state besides plain KV slots.
+        """
+        refusal = unsupported_scheduler(scheduler)
+        if refusal is not None:
+            raise UnsupportedError(refusal)
+        args = scheduler.server_args
+        self.facts = EngineFacts(
+            release=release,
+            path=self.path,
+            worker=type(scheduler.draft_worker).__name__,
+            overlap=scheduler.enable_overlap,
+            algorithm=args.speculative_algorithm,
+            topk=args.speculative_eagle_topk,
+            num_steps=args.speculative_num_steps,
+            num_draft_tokens=args.speculative_num_draft_tokens,
+            page_size=scheduler.page_size,
+        )
+        self.rank: int = scheduler.tp_rank
+        self._scheduler = scheduler
+        self._algorithm = scheduler.spec_algorithm
+        self._has_draft_kv = not self._algorithm.is_ngram()
+        self._plain_forward = plain_forward
+        self._watched_features = watched_features
+        self._accept = AcceptMeter()
+        self._hooks = InstanceHooks()
+        self._listener: TurnListener
+        self._plain = False
+        """Whether the running batch is in plain form."""
+        self._draining = False
+        self._return_asked: DraftKV | None = None
+        self._held_batch: ScheduleBatch | None = None
+        self._catch_up: CatchUp | None = None
+        self._settled: frozenset[str] | None = None
+        """Requests whose every token was known when PLAIN was entered, until its first step is prepared."""
+
+    # Engine
+
+    def attach(self, listener: TurnListener) -> None:
+        self._listener = listener
+        scheduler, hooks = self._scheduler, self._hooks
+        hooks.around(scheduler, "get_next_batch_to_run", self._around_next_batch)
+        hooks.around(scheduler, "update_running_batch", self._around_update)
+        hooks.around(scheduler, "run_batch", self._around_run)
+        hooks.around(scheduler, "process_batch_result", self._around_process)
+        hooks.around(scheduler, "report_decode_stats", self._around_decode_stats)
+        # the dispatcher holds the bound method it was built with, so an instance attribute would not be seen
+        hooks.replace_item(scheduler._request_dispatcher._mapping, GetInternalStateReq, self._internal_state)
+
+    def release(self) -> None:
+        if self._plain or self._draining:
+            raise RuntimeError("the hooks can only be taken out in speculative form")
+        self._hooks.remove_all()
+
+    def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
+        scheduler = self._scheduler
+        running = [req for req in self._decodable() if not req.finished()]
+        return LoadSample(
+            mode=mode,
+            decode_batch_size=len(running),
+            queue_length=len(scheduler.waiting_queue),
+            decode_step=decode_step,
+            steps_in_mode=steps_in_mode,
+            accept_length=self._accept.value,
+            sampling_features=features.used_by(running, self._watched_features),
+            local=LocalReadings(),
+        )
+
+    def start_drain(self) -> None:
+        self._draining = True
+
+    def cancel_drain(self) -> None:
+        self._draining = False
+
+    def drained(self) -> bool:
+        return not self._decode_in_flight()
+
+    def enter_plain(self) -> PlainEntry:
+        scheduler, batch = self._scheduler, self._scheduler.running_batch
+        reqs = [req for req in batch.reqs if not req.finished()]
+        slots, count = self._reserved_slots(reqs)
+        lengths = [req.kv_committed_len for req in reqs]
+        last_tokens = torch.tensor([req.output_ids[-1] for req in reqs], dtype=torch.int64)
+
+        batch.spec_algorithm, batch.spec_info, batch.output_ids = NONE, None, None
+        self._filter_finished(batch)
+        if reqs:
+            if count:
+                scheduler.token_to_kv_pool_allocator.free(slots)
+            for req in reqs:
+                req.kv_allocated_len = req.kv_committed_len
+                kv.note_draft_len(req, req.kv_committed_len)
+            batch.seq_lens_cpu = torch.tensor(lengths, dtype=torch.int64)
+            batch.seq_lens = batch.seq_lens_cpu.to(batch.device, copy=True)
+            batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
+            batch.seq_lens_sum = sum(lengths)
+            batch.output_ids = last_tokens.to(batch.device)
+            batch.input_ids = batch.out_cache_loc = None
+            batch.return_hidden_states = any(req.return_hidden_states for req in reqs)
+        self._settled = frozenset(req.rid for req in reqs)
+        self._plain, self._draining = True, False
+        return PlainEntry(requests=len(reqs), slots_given_back=count)
+
+    def request_return(self, draft_kv: DraftKV) -> None:
+        self._return_asked = draft_kv
+        if self._scheduler.running_batch.is_empty():
+            self._finish_return(SpeculativeEntry(requests=0, tokens_caught_up=0))
+
+    def cancel_return(self) -> bool:
+        if self._plain:
+            self._return_asked = None
+        return self._plain
+
+    # Hooks
+
+    def _around_next_batch(self, original: Callable[..., Any]) -> ScheduleBatch | None:
+        scheduler = self._scheduler
+        self._listener.on_turn()
+        if self._plain:
+            self._keep_plain_form()
+        self._held_batch = None
+        batch = original()
+        if self._held_batch is not None:
+            scheduler.running_batch = self._held_batch
+        return batch
+
+    def _around_update(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
+        if self._draining or (self._return_asked and self._result_in_flight()):
+            # get_next_batch_to_run launches nothing for an empty batch; the real one goes back in its place after
+            self._held_batch = batch
+            return ScheduleBatch(reqs=[], batch_is_full=batch.batch_is_full)
+        if not self._plain:
+            return original(batch)
+        if self._return_asked and self._has_room_to_return(batch):
+            return self._return_to_speculative(original, batch, self._return_asked)
+        batch = original(batch)
+        if self._settled is not None:
+            self._rebuild_penalties(batch, self._settled)
+            self._settled = None
+        return batch
+
+    def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
+        if batch.forward_mode.is_decode() and batch.spec_algorithm.is_none():
+            with self._plain_path():
+                return original(batch, *args)
+        result = original(batch, *args)
+        if self._catch_up is not None and self._catch_up.batch is batch:
+            # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
+            batch.forward_mode = ForwardMode.DECODE
+            result.specswitch_catch_up = self._catch_up
+            self._catch_up = None
+        return result
+
+    def _around_process(self, original: Callable[..., Any], batch: ScheduleBatch, result: Any) -> None:
+        catch_up: CatchUp | None = getattr(result, "specswitch_catch_up", None)
+        if catch_up is not None:
+            with swapped(batch, spec_algorithm=NONE):
+                original(batch, result)
+            self._after_catch_up(batch)
+            self._listener.on_decode_step(DecodeStep(Mode.PLAIN, len(batch.reqs), 0))
+            self._finish_return(SpeculativeEntry(len(batch.reqs), catch_up.tokens))
+            return
+        original(batch, result)
+        if not batch.forward_mode.is_decode():
+            return
+        size = len(batch.reqs)
+        if batch.spec_algorithm.is_none():
+            self._listener.on_decode_step(DecodeStep(Mode.PLAIN, size, 0))
+        else:
+            tokens = result.num_correct_drafts + size
+            self._accept.add(tokens, size)
+            self._listener.on_decode_step(DecodeStep(Mode.SPECULATIVE, size, tokens))
+
+    def _around_decode_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._scheduler.spec_num_forward_ct:
+            return original(*args, **kwargs)
+        # a log interval without a verify step: the stock line divides by their number
+        with swapped(self._scheduler, spec_algorithm=NONE):
+            return original(*args, **kwargs)
+
+    def _internal_state(self, request: GetInternalStateReq) -> Any:
+        reply = self._scheduler.get_internal_state(request)
+        reply.internal_state["specswitch"] = self._listener.status()
+        return reply
+
+    # SPECULATIVE -> PLAIN
+
+    def _reserved_slots(self, reqs: list[Any]) -> tuple[torch.Tensor | None, int]:
+        """Slots past the page of each request's last committed token, and how many."""
+        page = self._scheduler.page_size
+        starts = [kv.ceil_to_page(req.kv_committed_len, page) for req in reqs]
+        ends = [max(start, req.kv_allocated_len) for start, req in zip(starts, reqs)]
+        pages_end = [kv.ceil_to_page(end, page) for end in ends]
+        count = sum(end - start for start, end in zip(starts, pages_end))
+        if not count:
+            return None, 0
+        req_to_token = self._scheduler.req_to_token_pool.req_to_token
+        return kv.gather_slots(req_to_token, [req.req_pool_idx for req in reqs], starts, ends), count
+
+    def _keep_plain_form(self) -> None:
+        """Bring what was prefilled speculatively, and joins the running batch this turn, into plain form."""
+        scheduler = self._scheduler
+        for batch in (scheduler.running_batch, scheduler.last_batch):
+            if batch is None or batch.is_empty() or batch.spec_algorithm.is_none():
+                continue
+            if batch is scheduler.last_batch and not batch.forward_mode.is_extend():
+                continue
+            batch.spec_algorithm, batch.spec_info = NONE, None
+            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist()):
+                kv.note_draft_len(req, length)
+
+    def _rebuild_penalties(self, batch: ScheduleBatch, settled: Iterable[str] | None) -> None:
+        if batch.is_empty() or not batch.sampling_info.penalizer_orchestrator.is_required:
+            return
+        histories = [self._counted_tokens(req, settled is None or req.rid in settled) for req in batch.reqs]
+        rebuild_penalties(batch.sampling_info, histories, self._scheduler.model_config.vocab_size)
+
+    @contextmanager
+    def _plain_path(self) -> Any:
+        """In here the scheduler launches a decode batch as a server without speculation does."""
+        scheduler = self._scheduler
+        target = scheduler.tp_worker
+        with ExitStack() as stack:
+            stack.enter_context(swapped(scheduler, spec_algorithm=NONE, model_worker=target))
+            stack.enter_context(swapped(target, enable_spec=False))
+            stack.enter_context(self._plain_forward())
+            yield
+
+    # PLAIN -> SPECULATIVE
+
+    def _has_room_to_return(self, batch: ScheduleBatch) -> bool:
+        """Whether the pool can hold every request's speculative reserve without retracting any."""
+        scheduler = self._scheduler
+        with swapped(batch, spec_algorithm=self._algorithm):
+            needed = batch.new_tokens_required_next_decode()
+        needed += len(batch.reqs) * scheduler.page_size
+        free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
+        return free >= needed
+
+    def _return_to_speculative(
+        self, original: Callable[..., Any], batch: ScheduleBatch, draft_kv: DraftKV
+    ) -> ScheduleBatch:
+        if not self._has_draft_kv or draft_kv == "cold":
+            self._filter_finished(batch)
+            if not batch.is_empty():
+                spec_info = self._cold_draft_input(batch) if self._has_draft_kv else None
+                batch.spec_algorithm, batch.spec_info = self._algorithm, spec_info
+            self._finish_return(SpeculativeEntry(len(batch.reqs), 0))
+            return original(batch)
+        batch = original(batch)  # filter, memory check, retraction, and one slot for the token to come
+        if batch.is_empty():
+            self._finish_return(SpeculativeEntry(0, 0))
+            return batch
+        self._rebuild_penalties(batch, settled=None)
+        self._catch_up = CatchUp.build(batch)
+        self._catch_up.rewrite(batch)
+        batch.spec_algorithm = self._algorithm
+        self._plain, self._return_asked = False, None
+        return batch
+
+    def _finish_return(self, entry: SpeculativeEntry) -> None:
+        self._plain, self._return_asked, self._settled = False, None, None
+        self._listener.on_returned(entry)
+
+    # Helpers
+
+    def _decodable(self) -> Iterable[Any]:
+        """Requests of the next decode batch: the running ones, and those the last prefill finished."""
+        scheduler = self._scheduler
+        yield from scheduler.running_batch.reqs
+        last = scheduler.last_batch
+        if last is not None and last is not scheduler.running_batch and last.forward_mode.is_extend():
+            for req in last.reqs:
+                if req is not scheduler.chunked_req:
+                    yield req
+
+    @staticmethod
+    def _filter_finished(batch: ScheduleBatch) -> None:
+        """``filter_batch`` as ``update_running_batch`` does it: a batch that shrank is full no longer."""
+        before = batch.batch_size()
+        batch.filter_batch()
+        if batch.batch_size() < before:
+            batch.batch_is_full = False
+
+    # What differs between the workers
+
+    @abc.abstractmethod
+    def _decode_in_flight(self) -> bool:
+        """Whether a launched decode batch's result has yet to be processed."""
+
+    @abc.abstractmethod
+    def _result_in_flight(self) -> bool:
+        """Whether any launched batch's result has yet to be processed."""
+
+    @abc.abstractmethod
+    def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
+        """The tokens a plain server has fed to the penalizers when it launches this request's next step."""
+
+    @abc.abstractmethod
+    def _cold_draft_input(self, batch: ScheduleBatch) -> Any:
+        """A draft input that knows only the last token of each request."""
+
+    def _after_catch_up(self, batch: ScheduleBatch) -> None:
+        """The catch-up's result was processed as one plain decode step."""

@@ -1,0 +1,80 @@
+"""Overlap ``EAGLEWorkerV2`` family of SGLang 0.5.11-0.5.12: EAGLE, EAGLE3 and STANDALONE, topk 1.
+
+Here a step's result is processed one turn after its launch.  Between steps each request keeps slots reserved for
+two steps' draft tokens (``EagleDraftInputV2Mixin.prepare_for_decode``), and what the next step needs from the
+last is relayed on the device through ``managers/overlap_utils.py`` ``FutureMap``, which knows draft inputs only.
+This engine teaches that map to relay plain token ids as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.managers import overlap_utils
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+from specswitch.config import SwitchConfig
+from specswitch.engine.base import TurnListener
+from specswitch.engine.line_0_5_12 import Line0512Engine
+from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.supported_0_5_12 import unsupported
+from specswitch.engine.v1 import cold_draft_input
+
+__all__ = ["V2Engine0512", "create", "unsupported"]
+
+
+class V2Engine0512(Line0512Engine):
+    """Engine for ``EAGLEWorkerV2`` and ``StandaloneWorkerV2`` under the overlap scheduler."""
+
+    path = "v2"
+
+    def attach(self, listener: TurnListener) -> None:
+        super().attach(listener)
+        future_map = self._scheduler.future_map
+        self._relayed_tokens = torch.zeros(
+            (future_map.future_buffer_len,), dtype=torch.int64, device=future_map.device
+        )
+        self._hooks.around(future_map, "resolve_future", self._around_resolve_future)
+        self._hooks.around(future_map, "store_to_map", self._around_store_to_map)
+
+    def _around_resolve_future(self, original: Callable[..., Any], worker_batch: Any) -> None:
+        if worker_batch.spec_algorithm.is_none():
+            overlap_utils._resolve_future_token_ids(worker_batch.input_ids, self._relayed_tokens)
+        else:
+            original(worker_batch)
+
+    def _around_store_to_map(self, original: Callable[..., Any], future_indices: Any, result: Any) -> None:
+        if result.accept_lens is None:  # a plain step or a prefill: one token per request
+            self._relayed_tokens[future_indices.interval] = result.next_token_ids.to(torch.int64)
+        if result.next_draft_input is not None:
+            original(future_indices, result)
+
+    def _result_queue(self) -> Any:
+        return getattr(self._scheduler, "result_queue", ())  # set when the event loop starts
+
+    def _decode_in_flight(self) -> bool:
+        return any(not batch.forward_mode.is_extend() for batch, _ in self._result_queue())
+
+    def _result_in_flight(self) -> bool:
+        return len(self._result_queue()) > 0
+
+    def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
+        # the overlap loop feeds each token one step late, and the prompt's last token first
+        known = list(req.output_ids)
+        return [req.origin_input_ids[-1], *(known[:-1] if settled else known)]
+
+    def _cold_draft_input(self, batch: ScheduleBatch) -> EagleDraftInput:
+        worker = self._scheduler.draft_worker
+        draft_input = cold_draft_input(batch, worker.draft_worker, worker.topk, torch.int64)
+        future_map = self._scheduler.future_map
+        draft_input.future_indices = future_map.alloc_future_indices(batch.batch_size())
+        future_map.store_to_map_for_new_batch(draft_input.future_indices, draft_input)
+        return draft_input
+
+
+def create(scheduler: Any, release: str, config: SwitchConfig) -> V2Engine0512:
+    """The engine for ``scheduler``; raises :class:`specswitch.errors.UnsupportedError`."""
+    return V2Engine0512(scheduler, release, plain_forward(scheduler), config.plain_for)

@@ -1,0 +1,37 @@
+"""The log and the status behind the one interface that a Switch knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specswitch.observe.log import EventLog, describe
+from specswitch.observe.status import Status
+from specswitch.policy import Wish
+from specswitch.records import TransitionRecord
+from specswitch.signals import LoadSample, Mode
+
+
+class ReportingObserver:
+    """Tells the event log and keeps the status for ``/server_info``."""
+
+    def __init__(self, log: EventLog, status: Status) -> None:
+        self._log = log
+        self._status = status
+
+    def decode_step(self, mode: Mode) -> None:
+        self._status.decode_step(mode)
+
+    def transition(self, record: TransitionRecord) -> None:
+        self._status.transition(record)
+        self._log.transition(record)
+
+    def recommendation(self, wish: Wish, sample: LoadSample) -> None:
+        self._status.recommend(wish.mode)
+        self._log.recommendation(wish, sample)
+
+    def fault(self, error: BaseException, doing: str) -> None:
+        self._status.fault(f"{doing}: {describe(error)}")
+        self._log.fault(error, doing)
+
+    def status(self) -> dict[str, Any]:
+        return self._status.as_dict()

@@ -1,0 +1,120 @@
+"""The door: what SGLang's plugin entry point ``sglang.srt.plugins`` calls in every process.
+
+SGLang calls :func:`register` in the launcher, before it parses the command line, and at the start of every
+scheduler process (``sglang/srt/plugins/__init__.py`` ``load_plugins``, 0.5.11 and later).  A process that was not
+asked for specswitch gets no hook at all.  SGLang logs and swallows what ``register`` raises, so everything that
+may refuse is done in the hooks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from specswitch import config as configuration
+from specswitch.config import SwitchConfig
+from specswitch.engine import build
+from specswitch.engine.contract import ContractReport, check_installed
+from specswitch.errors import ContractError, SpecswitchError, UnsupportedError
+from specswitch.observe.log import EventLog, get_logger
+from specswitch.observe.observer import ReportingObserver
+from specswitch.observe.status import Status
+from specswitch.policy import policy_for
+from specswitch.switch import Switch
+
+_SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+_SCHEDULER_INIT = "sglang.srt.managers.scheduler.Scheduler.__init__"
+
+
+def register() -> None:
+    """Register the hooks that add the flags, check the start and wire a Switch into each scheduler."""
+    if not _is_asked_for(sys.argv[1:], os.environ):
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(f"{_SERVER_ARGS}.add_cli_args", _add_flags, HookType.AFTER)
+    HookRegistry.register(f"{_SERVER_ARGS}.from_cli_args", _read_flags, HookType.AROUND)
+    HookRegistry.register(f"{_SERVER_ARGS}.{_resolver()}", _check_start, HookType.AFTER)
+    HookRegistry.register(_SCHEDULER_INIT, _attach, HookType.AFTER)
+
+
+def _is_asked_for(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether this process may need specswitch: by flag, by variable, or by SGLang's own ``--config`` file."""
+    if any(environ.get(name) for name in (configuration.ENABLE_VARIABLE, configuration.RESOLVED_VARIABLE)):
+        return True
+    ours = (configuration.ENABLE_FLAG, "--specswitch-", "--config", "--help", "-h")
+    return any(argument.startswith(ours) for argument in argv)
+
+
+def _resolver() -> str:
+    """The method after which a ``ServerArgs`` holds its final values."""
+    from sglang.srt.server_args import ServerArgs
+
+    return "resolve_once" if hasattr(ServerArgs, "resolve_once") else "__post_init__"
+
+
+def _add_flags(result: None, parser: argparse.ArgumentParser) -> None:
+    configuration.add_arguments(parser)
+
+
+def _read_flags(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    try:
+        _hand_down(configuration.load(args, os.environ))
+        return original(cls, args)
+    except SpecswitchError as error:
+        sys.exit(f"specswitch: {error}")
+
+
+def _hand_down(config: SwitchConfig | None) -> None:
+    os.environ.pop(configuration.RESOLVED_VARIABLE, None)
+    if config is not None:
+        os.environ.update(configuration.to_environ(config))
+
+
+@cache
+def _contract() -> ContractReport:
+    return check_installed()
+
+
+def _check_start(result: None, server_args: Any, *args: Any, **kwargs: Any) -> None:
+    """Refuse what cannot be switched before the model loads.
+
+    Raises:
+        SpecswitchError: one sentence for the operator; the command line turns it into an exit status.
+    """
+    config = configuration.from_environ(os.environ)
+    if config is None:  # sglang.Engine(...) parses no flags
+        config = configuration.load(None, os.environ)
+        if config is None:
+            return
+        _hand_down(config)
+    report = _contract()
+    if not report.ok:
+        if config.on_mismatch == "refuse":
+            raise ContractError(report.message())
+        return
+    sentence = build.refusal(report, server_args)
+    if sentence is not None:
+        raise UnsupportedError(sentence)
+
+
+def _attach(result: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    config = configuration.from_environ(os.environ)
+    if config is None:
+        return
+    report = _contract()
+    log = EventLog(get_logger(config.log_format, getattr(scheduler, "tp_rank", 0)))
+    if not report.ok:
+        log.warning(report.message() + " Serving without switching, as --specswitch-on-mismatch asks.")
+        return
+    engine = build.create(report, scheduler, config)
+    if report.newer_than_tested:
+        log.warning(report.message())
+    status = Status(engine.facts, config)
+    scheduler.specswitch = Switch(engine, policy_for(config), config, ReportingObserver(log, status))
+    engine.attach(scheduler.specswitch)
+    log.active(engine.facts, config)

@@ -1,0 +1,164 @@
+"""One Switch per scheduler process: what it looks like -> should it change -> may it -> make it so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from specswitch.config import SwitchConfig
+from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
+from specswitch.machine import SwitchMachine, Transition
+from specswitch.policy import Policy, Wish
+from specswitch.records import TransitionRecord
+from specswitch.signals import LoadSample, Mode
+
+
+class Observer(Protocol):
+    """Hears what happened; decides nothing."""
+
+    def decode_step(self, mode: Mode) -> None: ...
+
+    def transition(self, record: TransitionRecord) -> None: ...
+
+    def recommendation(self, wish: Wish, sample: LoadSample) -> None: ...
+
+    def fault(self, error: BaseException, doing: str) -> None: ...
+
+    def status(self) -> dict[str, Any]: ...
+
+
+class Switch:
+    """Listens to an engine's turns and drives the machine by a policy's wishes.
+
+    A fault in here never reaches the scheduler: it is reported once, no further switch is attempted, and the
+    server goes on in the mode it is in (out of DRAINING: back to SPECULATIVE, where nothing was converted).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        policy: Policy,
+        config: SwitchConfig,
+        observer: Observer,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.engine = engine
+        self.policy = policy
+        self.machine = SwitchMachine()
+        self.faulted = False
+        """Whether a fault has ended the switching."""
+        self._config = config
+        self._observer = observer
+        self._clock = clock
+        self._decode_steps = 0
+        self._steps_in_mode = 0
+        self._recommended = Mode.SPECULATIVE
+        self._asked_for: Wish | None = None
+        """The wish under way: a drain or a return that has yet to complete."""
+        self._asked_at = 0.0
+        self._sample: LoadSample
+        self._turn = self._observe if config.mode == "observe" else self._act
+
+    # What the engine tells
+
+    def on_turn(self) -> None:
+        if self.faulted:
+            return
+        try:
+            self._turn()
+        except Exception as error:  # noqa: BLE001 - whatever it is, SGLang must go on serving
+            self.on_fault("deciding on a switch", error)
+
+    def on_decode_step(self, step: DecodeStep) -> None:
+        self._decode_steps += 1
+        self._steps_in_mode += 1
+        self._observer.decode_step(step.mode)
+
+    def on_returned(self, entry: SpeculativeEntry) -> None:
+        if self._asked_for is not None:
+            self._take(self.machine.return_to_speculative, Transition.RETURN, self._asked_for.reason, entry)
+
+    def on_fault(self, doing: str, error: BaseException) -> None:
+        if self.faulted:
+            return
+        self.faulted = True
+        self._observer.fault(error, doing)
+        if self.machine.mode is Mode.DRAINING:
+            self.engine.cancel_drain()
+            self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, "a fault ended the switching")
+        elif self._asked_for is not None:
+            self.engine.cancel_return()
+
+    def status(self) -> dict[str, Any]:
+        return self._observer.status()
+
+    # One turn
+
+    def _act(self) -> None:
+        mode = self.machine.mode
+        self._sample = self.engine.sample(mode, self._decode_steps, self._steps_in_mode)
+        wish = self.policy(self._sample)
+        if mode is Mode.DRAINING and (wish is None or wish.mode is Mode.PLAIN):
+            self._enter_plain_if_drained()
+            return
+        if wish is None:
+            return
+        if mode is Mode.DRAINING:
+            self._ask(wish)
+            self.engine.cancel_drain()
+            self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, wish.reason)
+        elif mode is Mode.SPECULATIVE and wish.mode is Mode.PLAIN:
+            self._ask(wish)
+            self.engine.start_drain()
+            self._take(self.machine.begin_drain, Transition.BEGIN_DRAIN, wish.reason)
+            self._enter_plain_if_drained()
+        elif mode is Mode.PLAIN and wish.mode is Mode.SPECULATIVE:
+            if self._asked_for is None:
+                self._ask(wish)
+                self.engine.request_return(self._config.draft_kv)
+        elif mode is Mode.PLAIN and self._asked_for is not None and self.engine.cancel_return():
+            self._asked_for = None
+
+    def _enter_plain_if_drained(self) -> None:
+        if self.engine.drained():
+            entry = self.engine.enter_plain()
+            reason = self._asked_for.reason if self._asked_for is not None else "drained"
+            self._take(self.machine.enter_plain, Transition.ENTER_PLAIN, reason, entry)
+
+    def _observe(self) -> None:
+        sample = self.engine.sample(self._recommended, self._decode_steps, self._steps_in_mode)
+        wish = self.policy(sample)
+        if wish is not None and wish.mode is not self._recommended:
+            self._recommended = wish.mode
+            self._steps_in_mode = 0
+            self._observer.recommendation(wish, sample)
+
+    def _ask(self, wish: Wish) -> None:
+        self._asked_for = wish
+        self._asked_at = self._clock()
+
+    def _take(
+        self,
+        take: Callable[[str], None],
+        transition: Transition,
+        reason: str,
+        entry: PlainEntry | SpeculativeEntry | None = None,
+    ) -> None:
+        take(reason)
+        if transition is not Transition.BEGIN_DRAIN:
+            self._steps_in_mode = 0
+            self._asked_for = None
+        self._observer.transition(
+            TransitionRecord(
+                transition=transition,
+                reason=reason,
+                batch_size=self._sample.decode_batch_size,
+                queue_length=self._sample.queue_length,
+                accept_length=self._sample.accept_length,
+                step=self._decode_steps,
+                duration_ms=round((self._clock() - self._asked_at) * 1e3, 3),
+                slots_given_back=entry.slots_given_back if isinstance(entry, PlainEntry) else 0,
+                tokens_caught_up=entry.tokens_caught_up if isinstance(entry, SpeculativeEntry) else 0,
+            )
+        )
