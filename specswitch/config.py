@@ -87,7 +87,8 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         for setting in _settings().values():
-            setting.convert(_Given(getattr(self, setting.name), setting.name))
+            value = setting.convert(_Given(getattr(self, setting.name), setting.name))
+            msgspec.structs.force_setattr(self, setting.name, value)
         _check_watermarks(
             _Given(self.high_watermark, "high_watermark"),
             _Given(self.low_watermark, "low_watermark"),
