@@ -1,0 +1,41 @@
+"""Patches that every supported release needs on a CPU.  Each says what it mends and where."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from sgl_on_cpu.after_import import after_import
+
+
+@after_import("transformers.utils.import_utils")
+def torchvision_is_a_stand_in(module: ModuleType) -> None:
+    """SGLang imports torchvision for images; transformers must not take the stand-in for the real one."""
+    module.is_torchvision_available = lambda: False
+
+
+@after_import("torch")
+def streams_mean_nothing_to_a_cpu_tensor(module: ModuleType) -> None:
+    """The overlap scheduler hands tensors to streams (0.5.12.post1 managers/overlap_utils.py:146 and
+    speculative/eagle_worker_v2.py:975; 0.5.17 managers/overlap_utils.py:376); torch refuses that on the CPU."""
+    if not module.cuda.is_available():
+        module.Tensor.record_stream = lambda self, stream: None
+
+
+@after_import("sglang.srt.constrained.xgrammar_backend")
+def grammar_mask_on_cpu(module: ModuleType) -> None:
+    """``apply_vocab_mask`` raises "Unsupported device: cpu": of XGrammarGrammar in 0.5.12.post1 (:125) and
+    0.5.17 (:125), of the batched XGrammarBackend in 0.5.17 (:251) and 0.5.23 (:301)."""
+    from xgrammar import apply_token_bitmask_inplace
+
+    def apply_vocab_mask(logits: Any, vocab_mask: Any) -> None:
+        apply_token_bitmask_inplace(logits, vocab_mask, backend="cpu")
+
+    for owner in vars(module).copy().values():
+        own = vars(owner).get("apply_vocab_mask") if isinstance(owner, type) else None
+        if own is None or owner.__module__ != module.__name__:
+            continue
+        if isinstance(own, staticmethod):
+            owner.apply_vocab_mask = staticmethod(apply_vocab_mask)
+        else:
+            owner.apply_vocab_mask = lambda self, logits, vocab_mask: apply_vocab_mask(logits, vocab_mask)

@@ -1,0 +1,110 @@
+"""Patches for SGLang 0.5.12.post1: its speculative workers are written for CUDA alone.
+
+Their Triton kernels run unchanged on CPU tensors through Triton's interpreter (TRITON_INTERPRET=1); the few
+sgl_kernel functions are this directory's package; the rest is mended here.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from sgl_on_cpu.after_import import after_import
+
+
+@after_import("torch.cuda")
+def synchronising_nothing(module: ModuleType) -> None:
+    """models/llama.py:774 (``set_embed_and_head``) calls these whatever the device."""
+    if not module.is_available():
+        module.synchronize = lambda device=None: None
+        module.empty_cache = lambda: None
+
+
+@after_import("torch")
+def tensors_stay_on_the_cpu(module: ModuleType) -> None:
+    """speculative/ngram_worker.py:229, 231 move the mask with a plain ``.cuda()``."""
+    if not module.cuda.is_available():
+        module.Tensor.cuda = lambda self, *args, **kwargs: self
+
+
+@after_import("sglang.srt.utils.common")
+def speculation_takes_its_cuda_branches(module: ModuleType) -> None:
+    """The speculative modules import their kernels only ``if is_cuda()``; all others keep seeing a CPU."""
+    really = module.is_cuda
+
+    def is_cuda() -> bool:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return caller.startswith("sglang.srt.speculative.") or really()
+
+    module.is_cuda = is_cuda
+
+
+class _CpuThatPassesForCuda(str):
+    """A device name that only :meth:`startswith` takes for a CUDA device."""
+
+    def startswith(self, prefix: Any, *bounds: Any) -> bool:
+        return prefix == "cuda" or super().startswith(prefix, *bounds)
+
+
+@after_import("sglang.srt.server_args")
+def ngram_may_start_on_cpu(module: ModuleType) -> None:
+    """``ServerArgs._handle_speculative_decoding`` (server_args.py:3847) refuses NGRAM unless the device is CUDA."""
+    original = module.ServerArgs._handle_speculative_decoding
+
+    def _handle_speculative_decoding(self: Any) -> None:
+        device = self.device
+        if device == "cpu":
+            self.device = _CpuThatPassesForCuda(device)
+        try:
+            original(self)
+        finally:
+            self.device = device
+
+    module.ServerArgs._handle_speculative_decoding = _handle_speculative_decoding
+
+
+@after_import("sglang.srt.speculative.ngram_worker")
+def ngram_buffers_on_the_target_s_device(module: ModuleType) -> None:
+    """``NGRAMWorker.__init__`` (:48) hard-codes ``cuda:{gpu_id}`` just before it allocates its buffers."""
+    original = module.NGRAMWorker._init_preallocated_tensors
+
+    def _init_preallocated_tensors(self: Any) -> None:
+        self.device = self.model_runner.device
+        original(self)
+
+    module.NGRAMWorker._init_preallocated_tensors = _init_preallocated_tensors
+
+
+@after_import("sglang.srt.layers.logits_processor")
+def nothing_to_pin(module: ModuleType) -> None:
+    """LogitsProcessor pins its index tensors (:542, :545, :616) once a prompt's logprobs are wanted."""
+    torch = module.torch
+    if torch.cuda.is_available():
+        return
+
+    class TorchWithoutPinning:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+        @staticmethod
+        def tensor(data: Any, *, pin_memory: bool = False, **kwargs: Any) -> Any:
+            return torch.tensor(data, **kwargs)
+
+    module.torch = TorchWithoutPinning()
+
+
+@after_import("sglang.srt.layers.attention.triton_ops.decode_attention")
+def decode_attention_in_torch(module: ModuleType) -> None:
+    """Speed only: Triton's interpreter runs ``decode_attention_fwd`` unchanged, 10 to 50 times slower."""
+    from triton_attention import decode_attention_fwd
+
+    module.decode_attention_fwd = decode_attention_fwd
+
+
+@after_import("sglang.srt.layers.attention.triton_ops.extend_attention")
+def extend_attention_in_torch(module: ModuleType) -> None:
+    """Speed only, as above, for ``extend_attention_fwd``."""
+    from triton_attention import extend_attention_fwd
+
+    module.extend_attention_fwd = extend_attention_fwd
