@@ -232,8 +232,8 @@ def from_environ(environ: Mapping[str, str]) -> SwitchConfig | None:
         return msgspec.json.decode(text, type=SwitchConfig)
     except msgspec.DecodeError as error:
         raise ConfigError(
-            f"{RESOLVED_VARIABLE} does not hold a configuration written by this release of specswitch ({str(error).rstrip('.')}):"
-            " unset it, specswitch sets it itself."
+            f"{RESOLVED_VARIABLE} does not hold a configuration written by this release of specswitch"
+            f" ({str(error).rstrip('.')}): unset it, specswitch sets it itself."
         ) from None
 
 

@@ -70,7 +70,7 @@ Listener = Callable[[Transition, Mode, Mode, str], None]
 """Called with the transition, the old mode, the new mode and the reason.  May not ask for a transition."""
 
 
-class IllegalTransition(RuntimeError):
+class IllegalTransition(RuntimeError):  # noqa: N818 - named for what was asked
     """A transition was asked for that does not leave the current mode; nothing has changed."""
 
     def __init__(self, current: Mode, asked: Transition) -> None:
@@ -144,7 +144,7 @@ class SwitchMachine:
         for listener in self._listeners:
             try:
                 listener(transition, transition.source, transition.dest, event.kwargs["reason"])
-            except Exception as error:  # noqa: BLE001 - a listener may raise anything
+            except Exception as error:
                 errors.append(error)
         for raised in errors:
             self._on_listener_error(raised)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Literal, NoReturn
 
@@ -55,7 +56,7 @@ def _drop(logger: WrappedLogger, method: str, event: EventDict) -> NoReturn:
 
 
 class EventLog:
-    """One method per event; ``docs/log.md`` explains each field."""
+    """One method per event; ``docs/log.md`` explains each field.  A line that cannot be written is dropped."""
 
     def __init__(self, logger: FilteringBoundLogger) -> None:
         self._logger = logger
@@ -63,15 +64,16 @@ class EventLog:
 
     def active(self, facts: EngineFacts, config: SwitchConfig) -> None:
         """``specswitch.active``: what is really running, once at start."""
-        self._logger.info("specswitch.active", **asdict(facts), config=config.as_dict())
+        self._write("info", "specswitch.active", **asdict(facts), config=config.as_dict())
 
     def transition(self, record: TransitionRecord) -> None:
         """``specswitch.transition``: the mode has changed."""
-        self._logger.info("specswitch.transition", **record.as_dict())
+        self._write("info", "specswitch.transition", **record.as_dict())
 
     def recommendation(self, wish: Wish, sample: LoadSample) -> None:
         """``specswitch.recommendation``: observe mode would have switched now."""
-        self._logger.info(
+        self._write(
+            "info",
             "specswitch.recommendation",
             **{"from": sample.mode.value, "to": wish.mode.value},
             reason=wish.reason,
@@ -88,11 +90,16 @@ class EventLog:
         self._faulted = True
         frames = traceback.extract_tb(error.__traceback__)
         at = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else None
-        self._logger.error("specswitch.fault", error=describe(error), doing=doing, at=at)
+        self._write("error", "specswitch.fault", error=describe(error), doing=doing, at=at)
 
     def warning(self, message: str, **fields: Any) -> None:
         """``specswitch.warning``: something an operator should know; switching goes on."""
-        self._logger.warning("specswitch.warning", message=message, **fields)
+        self._write("warning", "specswitch.warning", message=message, **fields)
+
+    def _write(self, level: str, event: str, **fields: Any) -> None:
+        # A closed or broken stderr loses the line and must not reach the scheduler.
+        with suppress(OSError, ValueError):
+            getattr(self._logger, level)(event, **fields)
 
 
 def describe(error: BaseException) -> str:

@@ -24,7 +24,7 @@ class Status:
         self._steps_in_mode = 0
         self._taken = Counter[Transition]()
         self._last: TransitionRecord | None = None
-        self._recommended: Mode | None = None
+        self._recommended = Mode.SPECULATIVE if config.mode == "observe" else None
         self._fault: str | None = None
 
     def decode_step(self, mode: Mode) -> None:

@@ -10,9 +10,9 @@ from specswitch.signals import LoadSample, Mode
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """PLAIN at or above ``high`` requests in the decode batch, SPECULATIVE again at or below ``low``.
+    """PLAIN at or above ``high`` requests in the decode batch, SPECULATIVE at or below ``low``.
 
-    A drain goes on to PLAIN unless the batch has fallen to ``low`` meanwhile.
+    In between a settled mode stays and a drain goes on to PLAIN.
     """
 
     high: int
@@ -20,8 +20,8 @@ class Watermark:
 
     def __call__(self, sample: LoadSample) -> Wish | None:
         size = sample.decode_batch_size
-        if sample.mode is Mode.SPECULATIVE:
-            return Wish(Mode.PLAIN, f"decode batch {size} >= high watermark {self.high}") if size >= self.high else None
+        if size >= self.high:
+            return Wish(Mode.PLAIN, f"decode batch {size} >= high watermark {self.high}")
         if size <= self.low:
             return Wish(Mode.SPECULATIVE, f"decode batch {size} <= low watermark {self.low}")
         if sample.mode is Mode.DRAINING:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -13,6 +14,7 @@ from specswitch.config import SwitchConfig
 from specswitch.engine.base import EngineFacts
 from specswitch.machine import Transition
 from specswitch.observe.log import EventLog, get_logger
+from specswitch.observe.observer import ReportingObserver
 from specswitch.observe.status import Status
 from specswitch.policy import Wish
 from specswitch.records import TransitionRecord
@@ -235,6 +237,7 @@ class TestStatus:
 
     def test_shows_the_recommendation(self) -> None:
         status = Status(FACTS, SwitchConfig(mode="observe"))
+        assert status.as_dict()["recommended_mode"] == "SPECULATIVE"
         status.recommend(Mode.PLAIN)
         assert status.as_dict()["recommended_mode"] == "PLAIN"
 
@@ -242,3 +245,42 @@ class TestStatus:
         status = Status(FACTS, SwitchConfig(plain_for=frozenset({"min_p"})))
         status.transition(ENTERED)
         assert json.loads(json.dumps(status.as_dict())) == status.as_dict()
+
+
+class TestReportingObserver:
+    def observer(self, config: SwitchConfig) -> ReportingObserver:
+        return ReportingObserver(EventLog(get_logger("json", rank=0)), Status(FACTS, config))
+
+    def test_a_transition_reaches_log_and_status(self, capsys: pytest.CaptureFixture[str]) -> None:
+        observer = self.observer(SwitchConfig())
+        observer.transition(ENTERED)
+        observer.decode_step(Mode.PLAIN)
+        assert line_of(capsys)["event"] == "specswitch.transition"
+        shown = observer.status()
+        assert (shown["mode"], shown["steps_in_mode"], shown["last_transition"]) == ("PLAIN", 1, ENTERED_SHOWN)
+
+    def test_a_recommendation_reaches_log_and_status(self, capsys: pytest.CaptureFixture[str]) -> None:
+        observer = self.observer(SwitchConfig(mode="observe"))
+        sample = LoadSample(Mode.SPECULATIVE, 40, 3, decode_step=70, steps_in_mode=70, accept_length=2.5)
+        observer.recommendation(Wish(Mode.PLAIN, "busy"), sample)
+        assert line_of(capsys)["event"] == "specswitch.recommendation"
+        assert (observer.status()["mode"], observer.status()["recommended_mode"]) == ("SPECULATIVE", "PLAIN")
+
+    def test_a_fault_reaches_log_and_status(self, capsys: pytest.CaptureFixture[str]) -> None:
+        observer = self.observer(SwitchConfig())
+        observer.fault(raised(), "entering PLAIN")
+        assert line_of(capsys)["event"] == "specswitch.fault"
+        assert observer.status()["fault"] == "entering PLAIN: ValueError: first line second line"
+
+    @pytest.mark.parametrize("failure", [BrokenPipeError(), ValueError("I/O operation on closed file")])
+    def test_a_broken_stderr_loses_the_line_alone(self, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Broken(io.StringIO):
+            def write(self, text: str) -> int:
+                raise failure
+
+        monkeypatch.setattr(sys, "stderr", Broken())
+        observer = self.observer(SwitchConfig())
+        observer.transition(ENTERED)
+        observer.fault(raised(), "entering PLAIN")
+        assert observer.status()["mode"] == "PLAIN"
+        assert observer.status()["fault"] is not None
