@@ -1,0 +1,48 @@
+# Everything runs on a fresh clone with Python 3.11 or later, gcc and make.
+#   make setup   one virtual environment per SGLang release (2 GB and a minute or two each, the first time)
+#   make test    unit tests once, then the tests on the real SGLang in each release's environment
+#   make demo    the demo on the first release
+#   make lint    ruff and mypy
+# RELEASES="0.5.12.post1 0.5.17 0.5.23" chooses releases; SPECSWITCH_VENVS says where the environments are kept.
+
+PYTHON ?= python3
+RELEASES ?= 0.5.12.post1 0.5.23
+VENVS := $(abspath $(or $(SPECSWITCH_VENVS),.venvs))
+FIRST := $(firstword $(RELEASES))
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+READY := $(RELEASES:%=ready-%)
+REAL_TESTS := $(RELEASES:%=test-real-%)
+
+.PHONY: setup test test-unit demo lint clean $(READY) $(REAL_TESTS)
+
+setup: $(READY)
+
+$(READY): ready-%:
+	@$(PYTHON) -m specswitch.cpu_engine.install --release $* --venv $(VENVS)/$*
+
+# one after the other, also under make -j: two real engines at once would only slow each other down
+test: setup
+	@status=0; \
+	$(MAKE) --no-print-directory test-unit || status=1; \
+	for release in $(RELEASES); do $(MAKE) --no-print-directory test-real-$$release || status=1; done; \
+	exit $$status
+
+test-unit: ready-$(FIRST)
+	@echo "== unit tests"
+	@$(VENVS)/$(FIRST)/bin/python -m pytest -m "not real and not http" $(PYTEST_ARGS)
+
+$(REAL_TESTS): test-real-%: ready-%
+	@echo "== the real SGLang $*"
+	@$(VENVS)/$*/bin/python -m pytest -m "real or http" $(PYTEST_ARGS)
+
+demo: ready-$(FIRST)
+	@$(VENVS)/$(FIRST)/bin/python -m specswitch.cli demo $(DEMO_ARGS)
+
+lint: ready-$(FIRST)
+	@$(VENVS)/$(FIRST)/bin/ruff check .
+	@$(VENVS)/$(FIRST)/bin/mypy
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache demo-out
