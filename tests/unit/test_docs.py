@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from specswitch.config import SwitchConfig, add_arguments, load
+from specswitch.engine.base import EngineFacts
+from specswitch.errors import ConfigError
+from specswitch.machine import Transition, diagram
+from specswitch.observe.status import Status
+from specswitch.records import TransitionRecord
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Table rows by each name that stands in backticks in their first column."""
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
+    return {name: row for row in cells for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def section(text: str, heading: str) -> str:
+    return text.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_design_shows_the_machine_as_it_is() -> None:
+    assert f"```mermaid\n{diagram()}```" in read("design.md")
+
+
+def test_configuration_lists_every_setting_with_its_default() -> None:
+    table = rows(section(read("configuration.md"), "Settings"))
+    defaults = SwitchConfig().as_dict()
+    assert set(table) == set(defaults)
+    for name, default in defaults.items():
+        assert table[name][2] == (f"`{default}`" if default else "none")
+
+
+def test_the_example_files_are_valid_and_equal() -> None:
+    text = read("configuration.md")
+    (as_json,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    (as_yaml,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)
+    assert SwitchConfig(**json.loads(as_json)).dwell_steps == 64
+
+
+def test_the_errors_shown_are_those_that_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("settings.yaml").write_text("dwel_steps: 3")
+    enabled = ["--enable-specswitch"]
+    cases: list[tuple[list[str], dict[str, str]]] = [
+        ([*enabled, "--specswitch-mode", "fast"], {}),
+        (enabled, {"SPECSWITCH_HIGH_WATERMAK": "3"}),
+        ([*enabled, "--specswitch-config", "settings.yaml"], {}),
+        ([*enabled, "--specswitch-high-watermark", "8"], {}),
+        (["--specswitch-mode", "plain"], {}),
+    ]
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    came = []
+    for flags, environ in cases:
+        with pytest.raises(ConfigError) as caught:
+            load(parser.parse_args(flags), environ)
+        came.append(str(caught.value))
+    (shown,) = re.findall(r"```text\n(.*?)```", section(read("configuration.md"), "Errors"), re.DOTALL)
+    assert shown.splitlines() == came
+
+
+FACTS = EngineFacts("0.5.12.post1", "v1", "EAGLEWorker", False, "EAGLE", 4, 3, 16, 1)
+RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens_caught_up=5)
+
+
+@pytest.mark.parametrize(
+    ("heading", "shown"),
+    [
+        ("`specswitch.active`", {*(field.name for field in fields(EngineFacts)), "config"}),
+        ("`specswitch.transition`", set(RECORD.as_dict())),
+        ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict())),
+    ],
+)
+def test_log_explains_exactly_the_fields_there_are(heading: str, shown: set[str]) -> None:
+    assert set(rows(section(read("log.md"), heading))) == shown
+
+
+def test_log_explains_every_event() -> None:
+    source = (Path(__file__).parents[2] / "specswitch" / "observe" / "log.py").read_text(encoding="utf-8")
+    events = set(re.findall(r'"(specswitch\.\w+)"', source))
+    assert len(events) == 5
+    assert {line.strip("# `") for line in read("log.md").splitlines() if line.startswith("## `specswitch.")} == events
