@@ -25,7 +25,7 @@ class Observer(Protocol):
 
     def fault(self, error: BaseException, doing: str) -> None: ...
 
-    def status(self) -> dict[str, Any]: ...
+    def status(self, load: LoadSample) -> dict[str, Any]: ...
 
 
 class Switch:
@@ -57,7 +57,8 @@ class Switch:
         self._asked_for: Wish | None = None
         """The wish under way: a drain or a return that has yet to complete."""
         self._asked_at = 0.0
-        self._sample: LoadSample
+        self._sample = LoadSample(Mode.SPECULATIVE, 0, 0, 0, 0, None)
+        """The latest; an idle server before the first turn."""
         self._turn = self._observe if config.mode == "observe" else self._act
 
     # What the engine tells
@@ -91,7 +92,7 @@ class Switch:
             self.engine.cancel_return()
 
     def status(self) -> dict[str, Any]:
-        return self._observer.status()
+        return self._observer.status(self._sample)
 
     # One turn
 
@@ -127,12 +128,12 @@ class Switch:
             self._take(self.machine.enter_plain, Transition.ENTER_PLAIN, reason, entry)
 
     def _observe(self) -> None:
-        sample = self.engine.sample(self._recommended, self._decode_steps, self._steps_in_mode)
-        wish = self.policy(sample)
+        self._sample = self.engine.sample(self._recommended, self._decode_steps, self._steps_in_mode)
+        wish = self.policy(self._sample)
         if wish is not None and wish.mode is not self._recommended:
             self._recommended = wish.mode
             self._steps_in_mode = 0
-            self._observer.recommendation(wish, sample)
+            self._observer.recommendation(wish, self._sample)
 
     def _ask(self, wish: Wish) -> None:
         self._asked_for = wish

@@ -33,5 +33,5 @@ class ReportingObserver:
         self._status.fault(f"{doing}: {describe(error)}")
         self._log.fault(error, doing)
 
-    def status(self) -> dict[str, Any]:
-        return self._status.as_dict()
+    def status(self, load: LoadSample) -> dict[str, Any]:
+        return self._status.as_dict(load)

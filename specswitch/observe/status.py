@@ -9,8 +9,8 @@ from typing import Any
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import EngineFacts
 from specswitch.machine import Transition
-from specswitch.records import TransitionRecord
-from specswitch.signals import Mode
+from specswitch.records import TransitionRecord, rounded
+from specswitch.signals import LoadSample, Mode
 
 
 class Status:
@@ -47,10 +47,13 @@ class Status:
         """Switching has stopped; the first fault is kept."""
         self._fault = self._fault or text
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+    def as_dict(self, load: LoadSample) -> dict[str, Any]:
+        """JSON-able; ``load`` is the latest sample."""
         return {
             "mode": self._mode.value,
+            "batch_size": load.decode_batch_size,
+            "queue_length": load.queue_length,
+            "accept_length": rounded(load.accept_length),
             **asdict(self._facts),
             "transitions": self._taken.total(),
             "transitions_by_kind": {kind.name: self._taken[kind] for kind in Transition},

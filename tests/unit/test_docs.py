@@ -15,6 +15,7 @@ from specswitch.errors import ConfigError
 from specswitch.machine import Transition, diagram
 from specswitch.observe.status import Status
 from specswitch.records import TransitionRecord
+from specswitch.signals import LoadSample, Mode
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -76,6 +77,7 @@ def test_the_errors_shown_are_those_that_come(tmp_path: Path, monkeypatch: pytes
 
 
 FACTS = EngineFacts("0.5.12.post1", "v1", "EAGLEWorker", False, "EAGLE", 4, 3, 16, 1)
+IDLE = LoadSample(Mode.SPECULATIVE, 0, 0, 0, 0, None)
 RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens_caught_up=5)
 
 
@@ -84,7 +86,7 @@ RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens
     [
         ("`specswitch.active`", {*(field.name for field in fields(EngineFacts)), "config"}),
         ("`specswitch.transition`", set(RECORD.as_dict())),
-        ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict())),
+        ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict(IDLE))),
     ],
 )
 def test_log_explains_exactly_the_fields_there_are(heading: str, shown: set[str]) -> None:
