@@ -1,0 +1,69 @@
+"""KV slots: rows of ``req_to_token`` (requests x positions) and the pool's buffers.
+
+``req_pool_indices`` bs names the rows; ``start``, ``end``, ``seq_lens`` bs are positions in them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+
+def assign_req_to_token_pool_cpu(
+    req_pool_indices: Tensor, req_to_token: Tensor, start: Tensor, end: Tensor, out_cache_loc: Tensor, pool_len: int
+) -> None:
+    """Write the slots ``out_cache_loc`` into each row's [start, end), one request after the other."""
+    at = 0
+    for row, first, last in zip(req_pool_indices.tolist(), start.tolist(), end.tolist(), strict=True):
+        req_to_token[row, first:last] = out_cache_loc[at : at + last - first].to(req_to_token.dtype)
+        at += last - first
+
+
+def assign_extend_cache_locs_cpu(
+    req_pool_indices: Tensor, req_to_token: Tensor, start: Tensor, end: Tensor, out_cache_loc: Tensor, pool_len: int
+) -> None:
+    """Read each row's [start, end) into ``out_cache_loc``, one request after the other."""
+    at = 0
+    for row, first, last in zip(req_pool_indices.tolist(), start.tolist(), end.tolist(), strict=True):
+        out_cache_loc[at : at + last - first] = req_to_token[row, first:last].to(out_cache_loc.dtype)
+        at += last - first
+
+
+def assign_draft_cache_locs_contiguous_cpu(
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    seq_lens: Tensor,
+    out_cache_loc: Tensor,
+    pool_len: int,
+    topk: int,
+    num_steps: int,
+) -> None:
+    """Read the ``topk * num_steps`` slots behind each sequence into ``out_cache_loc``."""
+    width = topk * num_steps
+    for i, (row, length) in enumerate(zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)):
+        out_cache_loc[i * width : (i + 1) * width] = req_to_token[row, length : length + width].to(out_cache_loc.dtype)
+
+
+def build_draft_decode_metadata_cpu(
+    req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, topk: int, num_steps: int, pool_len: int
+) -> Tensor:
+    """One row of slots per request and beam, (bs * topk) x pool_len: the sequence, then the beam's own draft slots."""
+    rows = torch.zeros((seq_lens.shape[0] * topk, pool_len), dtype=req_to_token.dtype)
+    for i, (row, length) in enumerate(zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)):
+        for beam in range(topk):
+            first = length + beam * num_steps
+            rows[i * topk + beam, :length] = req_to_token[row, :length]
+            rows[i * topk + beam, length : length + num_steps] = req_to_token[row, first : first + num_steps]
+    return rows
+
+
+def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
+    """Copy slots within every buffer; ``data_ptrs`` are addresses, ``strides`` bytes per slot."""
+    targets, sources = tgt_loc.tolist(), src_loc.tolist()
+    for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
+        # all are read before the first is written: targets and sources may overlap
+        slots = [ctypes.string_at(address + source * stride, stride) for source in sources]
+        for target, slot in zip(targets, slots, strict=True):
+            ctypes.memmove(address + target * stride, slot, stride)
