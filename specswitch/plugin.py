@@ -17,7 +17,7 @@ from typing import Any
 
 from specswitch import config as configuration
 from specswitch.config import SwitchConfig
-from specswitch.engine import build
+from specswitch.engine import build, request_metrics
 from specswitch.engine.contract import ContractReport, check_installed
 from specswitch.errors import ContractError, SpecswitchError, UnsupportedError
 from specswitch.observe.log import EventLog, get_logger
@@ -40,6 +40,8 @@ def register() -> None:
     HookRegistry.register(f"{_SERVER_ARGS}.from_cli_args", _read_flags, HookType.AROUND)
     HookRegistry.register(f"{_SERVER_ARGS}.{_resolver()}", _check_start, HookType.AFTER)
     HookRegistry.register(_SCHEDULER_INIT, _attach, HookType.AFTER)
+    if not os.environ.get(configuration.RESOLVED_VARIABLE):  # a launcher: the processes that it starts answer no HTTP
+        HookRegistry.register(request_metrics.TARGET, request_metrics.correct_accept_length, HookType.AFTER)
 
 
 def _is_asked_for(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
