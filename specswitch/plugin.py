@@ -17,7 +17,7 @@ from typing import Any
 
 from specswitch import config as configuration
 from specswitch.config import SwitchConfig
-from specswitch.engine import build, request_metrics
+from specswitch.engine import admission, build, plain_graphs, request_metrics
 from specswitch.engine.contract import ContractReport, check_installed
 from specswitch.errors import ContractError, SpecswitchError, UnsupportedError
 from specswitch.observe.log import EventLog, get_logger
@@ -39,7 +39,8 @@ def register() -> None:
     HookRegistry.register(f"{_SERVER_ARGS}.add_cli_args", _add_flags, HookType.AFTER)
     HookRegistry.register(f"{_SERVER_ARGS}.from_cli_args", _read_flags, HookType.AROUND)
     HookRegistry.register(f"{_SERVER_ARGS}.{_resolver()}", _check_start, HookType.AFTER)
-    HookRegistry.register(_SCHEDULER_INIT, _attach, HookType.AFTER)
+    HookRegistry.register(admission.resolver(), _resolve_speculation, HookType.AROUND)
+    HookRegistry.register(_SCHEDULER_INIT, _construct, HookType.AROUND)
     if not os.environ.get(configuration.RESOLVED_VARIABLE):  # a launcher: the processes that it starts answer no HTTP
         HookRegistry.register(request_metrics.TARGET, request_metrics.correct_accept_length, HookType.AFTER)
 
@@ -77,9 +78,27 @@ def _hand_down(config: SwitchConfig | None) -> None:
         os.environ.update(configuration.to_environ(config))
 
 
+def _handed_down() -> SwitchConfig | None:
+    """The launcher's configuration, resolved here for ``sglang.Engine(...)``, which parses no flags."""
+    config = configuration.from_environ(os.environ)
+    if config is None:
+        config = configuration.load(None, os.environ)
+        _hand_down(config)
+    return config
+
+
 @cache
 def _contract() -> ContractReport:
     return check_installed()
+
+
+def _resolve_speculation(original: Callable[..., None], server_args: Any) -> None:
+    """Resolve speculation without SGLang's own limit on running requests, where PLAIN will take the load beyond."""
+    config = _handed_down()
+    if config is None or not _contract().ok or not admission.leaves_speculation(config):
+        original(server_args)
+    else:
+        admission.without_default_limit(original, server_args)
 
 
 def _check_start(result: None, server_args: Any, *args: Any, **kwargs: Any) -> None:
@@ -88,12 +107,9 @@ def _check_start(result: None, server_args: Any, *args: Any, **kwargs: Any) -> N
     Raises:
         SpecswitchError: one sentence for the operator; the command line turns it into an exit status.
     """
-    config = configuration.from_environ(os.environ)
-    if config is None:  # sglang.Engine(...) parses no flags
-        config = configuration.load(None, os.environ)
-        if config is None:
-            return
-        _hand_down(config)
+    config = _handed_down()
+    if config is None:
+        return
     report = _contract()
     if not report.ok:
         if config.on_mismatch == "refuse":
@@ -104,10 +120,20 @@ def _check_start(result: None, server_args: Any, *args: Any, **kwargs: Any) -> N
         raise UnsupportedError(sentence)
 
 
-def _attach(result: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+def _construct(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
     config = configuration.from_environ(os.environ)
     if config is None:
+        original(scheduler, *args, **kwargs)
         return
+    if _contract().ok:
+        with plain_graphs.beside(scheduler, args[0] if args else kwargs["server_args"], config):
+            original(scheduler, *args, **kwargs)
+    else:
+        original(scheduler, *args, **kwargs)
+    _attach(scheduler, config)
+
+
+def _attach(scheduler: Any, config: SwitchConfig) -> None:
     report = _contract()
     log = EventLog(get_logger(config.log_format, getattr(scheduler, "tp_rank", 0)))
     if not report.ok:
@@ -120,3 +146,8 @@ def _attach(result: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     scheduler.specswitch = Switch(engine, policy_for(config), config, ReportingObserver(log, status))
     engine.attach(scheduler.specswitch)
     log.active(engine.facts, config)
+    log.admission(admission.facts(scheduler))
+    graphs = plain_graphs.of(scheduler)
+    if graphs is not None:
+        graphs.on_first_eager = log.warning
+        log.plain_graphs(graphs.facts)

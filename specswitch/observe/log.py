@@ -16,7 +16,9 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 from specswitch.config import SwitchConfig
+from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
+from specswitch.engine.plain_graphs import PlainGraphFacts
 from specswitch.policy import Wish
 from specswitch.records import TransitionRecord, rounded
 from specswitch.signals import LoadSample
@@ -65,6 +67,14 @@ class EventLog:
     def active(self, facts: EngineFacts, config: SwitchConfig) -> None:
         """``specswitch.active``: what is really running, once at start."""
         self._write("info", "specswitch.active", **asdict(facts), config=config.as_dict())
+
+    def admission(self, facts: AdmissionFacts) -> None:
+        """``specswitch.admission``: how many requests may run at once, once at start."""
+        self._write("info", "specswitch.admission", **asdict(facts))
+
+    def plain_graphs(self, facts: PlainGraphFacts) -> None:
+        """``specswitch.plain_graphs``: the CUDA graphs for PLAIN and what they cost, once at start."""
+        self._write("info", "specswitch.plain_graphs", **asdict(facts))
 
     def transition(self, record: TransitionRecord) -> None:
         """``specswitch.transition``: the mode has changed."""
