@@ -66,6 +66,14 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "'cold' leaves it unwritten, which lowers the accept length."
         ),
     ] = "catch-up"
+    max_pause_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="The longest that bringing back the draft's KV cache may hold up the running requests at once, "
+            "in milliseconds. A longer catch-up is split, with decode steps in between.",
+        ),
+    ] = 50
     log_format: Annotated[
         Literal["console", "json"],
         Meta(description="The format of the specswitch log events on stderr."),

@@ -14,6 +14,7 @@ Relies on (0.5.12.post1): ``managers/scheduler.py`` ``Scheduler.get_next_batch_t
 from __future__ import annotations
 
 import abc
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specswitch.accept import AcceptMeter
+from specswitch.config import SwitchConfig
 from specswitch.engine import features, kv
 from specswitch.engine.base import (
     DecodeStep,
@@ -34,14 +36,27 @@ from specswitch.engine.base import (
     SpeculativeEntry,
     TurnListener,
 )
-from specswitch.engine.draft_kv import CatchUp
+from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
+from specswitch.engine.draft_kv import (
+    Extend,
+    aside_batch,
+    is_worth,
+    make_catch_up,
+    missing_tokens,
+    start_at_gaps,
+    turn_into_catch_up,
+)
+from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.hooks import InstanceHooks, swapped
+from specswitch.engine.pause import PauseBudget
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
 from specswitch.signals import LoadSample, LocalReadings, Mode
 
 NONE = SpeculativeAlgorithm.NONE
+_LARGEST_EXTEND = 16384
+"""Tokens of one catch-up forward at most, where SGLang does not chunk its prefills."""
 
 
 class Line0512Engine(abc.ABC):
@@ -54,14 +69,14 @@ class Line0512Engine(abc.ABC):
         scheduler: Any,
         release: str,
         plain_forward: Callable[[], AbstractContextManager[None]],
-        watched_features: frozenset[str] = frozenset(),
+        config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
             plain_forward: makes a context in which the target's model runner decodes one token per request.
-            watched_features: the sampling features to look for in ``sample``.
+            config: what the operator decided.
 
         Raises:
             UnsupportedError: the model keeps state besides plain KV slots.
@@ -85,8 +100,16 @@ class Line0512Engine(abc.ABC):
         self._scheduler = scheduler
         self._algorithm = scheduler.spec_algorithm
         self._has_draft_kv = not self._algorithm.is_ngram()
+        chunk = args.chunked_prefill_size if args.chunked_prefill_size and args.chunked_prefill_size > 0 else _LARGEST_EXTEND
+        self._largest_extend = min(chunk, _LARGEST_EXTEND)
+        self._pause = PauseBudget(config.max_pause_ms, self._largest_extend)
+        self._draft_stats = DraftStats()
+        self._unseen: UnseenSlots | None = None
+        if self._has_draft_kv and not args.disable_radix_cache:
+            allocator = scheduler.token_to_kv_pool_allocator
+            self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
         self._plain_forward = plain_forward
-        self._watched_features = watched_features
+        self._watched_features = config.plain_for
         self._accept = AcceptMeter()
         self._hooks = InstanceHooks()
         self._listener: TurnListener
@@ -95,7 +118,8 @@ class Line0512Engine(abc.ABC):
         self._draining = False
         self._return_asked: DraftKV | None = None
         self._held_batch: ScheduleBatch | None = None
-        self._catch_up: CatchUp | None = None
+        self._catch_up: Extend | None = None
+        """The running batch is this extend, launched or about to be."""
         self._settled: frozenset[str] | None = None
         """Requests whose every token was known when PLAIN was entered, until its first step is prepared."""
 
@@ -109,6 +133,9 @@ class Line0512Engine(abc.ABC):
         hooks.around(scheduler, "run_batch", self._around_run)
         hooks.around(scheduler, "process_batch_result", self._around_process)
         hooks.around(scheduler, "report_decode_stats", self._around_decode_stats)
+        if self._unseen is not None:
+            hooks.around(scheduler.tree_cache, "cache_finished_req", self._around_cache_finished)
+            hooks.around(scheduler.tree_cache, "cache_unfinished_req", self._around_cache_unfinished)
         # the dispatcher holds the bound method it was built with, so an instance attribute would not be seen
         hooks.replace_item(scheduler._request_dispatcher._mapping, GetInternalStateReq, self._internal_state)
 
@@ -154,7 +181,7 @@ class Line0512Engine(abc.ABC):
                 scheduler.token_to_kv_pool_allocator.free(slots)
             for req in reqs:
                 req.kv_allocated_len = req.kv_committed_len
-                kv.note_draft_len(req, req.kv_committed_len)
+                open_gap(req, req.kv_committed_len)
             batch.seq_lens_cpu = torch.tensor(lengths, dtype=torch.int64)
             batch.seq_lens = batch.seq_lens_cpu.to(batch.device, copy=True)
             batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
@@ -187,17 +214,22 @@ class Line0512Engine(abc.ABC):
         batch = original()
         if self._held_batch is not None:
             scheduler.running_batch = self._held_batch
+        elif self._has_draft_kv and self._is_prefill(batch):
+            self._note_prefix_gaps(batch)
         return batch
 
     def _around_update(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
-        if self._draining or (self._return_asked and self._result_in_flight()):
-            # get_next_batch_to_run launches nothing for an empty batch; the real one goes back in its place after
-            self._held_batch = batch
-            return ScheduleBatch(reqs=[], batch_is_full=batch.batch_is_full)
+        if self._draining:
+            return self._hold(batch)
         if not self._plain:
             return original(batch)
         if self._return_asked and self._has_room_to_return(batch):
-            return self._return_to_speculative(original, batch, self._return_asked)
+            if self._return_asked == "catch-up" and self._missing_in(batch) > self._pause.tokens:
+                self._catch_up_aside(batch)
+            elif self._result_in_flight():
+                return self._hold(batch)
+            else:
+                return self._return_to_speculative(original, batch, self._return_asked)
         batch = original(batch)
         if self._settled is not None:
             self._rebuild_penalties(batch, self._settled)
@@ -209,7 +241,7 @@ class Line0512Engine(abc.ABC):
             with self._plain_path():
                 return original(batch, *args)
         result = original(batch, *args)
-        if self._catch_up is not None and self._catch_up.batch is batch:
+        if self._catch_up is not None and batch is self._scheduler.running_batch:
             # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
             batch.forward_mode = ForwardMode.DECODE
             result.specswitch_catch_up = self._catch_up
@@ -217,7 +249,7 @@ class Line0512Engine(abc.ABC):
         return result
 
     def _around_process(self, original: Callable[..., Any], batch: ScheduleBatch, result: Any) -> None:
-        catch_up: CatchUp | None = getattr(result, "specswitch_catch_up", None)
+        catch_up: Extend | None = getattr(result, "specswitch_catch_up", None)
         if catch_up is not None:
             with swapped(batch, spec_algorithm=NONE):
                 original(batch, result)
@@ -245,7 +277,7 @@ class Line0512Engine(abc.ABC):
 
     def _internal_state(self, request: GetInternalStateReq) -> Any:
         reply = self._scheduler.get_internal_state(request)
-        reply.internal_state["specswitch"] = self._listener.status()
+        reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_stats.as_dict()}
         return reply
 
     # SPECULATIVE -> PLAIN
@@ -272,7 +304,12 @@ class Line0512Engine(abc.ABC):
                 continue
             batch.spec_algorithm, batch.spec_info = NONE, None
             for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist()):
-                kv.note_draft_len(req, length)
+                open_gap(req, length)
+
+    def _hold(self, batch: ScheduleBatch) -> ScheduleBatch:
+        """Launch no decode this turn: get_next_batch_to_run drops an empty batch, and gets the real one back after."""
+        self._held_batch = batch
+        return ScheduleBatch(reqs=[], batch_is_full=batch.batch_is_full)
 
     def _rebuild_penalties(self, batch: ScheduleBatch, settled: Iterable[str] | None) -> None:
         if batch.is_empty() or not batch.sampling_info.penalizer_orchestrator.is_required:
@@ -308,6 +345,8 @@ class Line0512Engine(abc.ABC):
         if not self._has_draft_kv or draft_kv == "cold":
             self._filter_finished(batch)
             if not batch.is_empty():
+                if self._has_draft_kv:
+                    self._draft_stats.tokens_skipped += sum(map(missing_tokens, batch.reqs))
                 spec_info = self._cold_draft_input(batch) if self._has_draft_kv else None
                 batch.spec_algorithm, batch.spec_info = self._algorithm, spec_info
             self._finish_return(SpeculativeEntry(len(batch.reqs), 0))
@@ -317,11 +356,89 @@ class Line0512Engine(abc.ABC):
             self._finish_return(SpeculativeEntry(0, 0))
             return batch
         self._rebuild_penalties(batch, settled=None)
-        self._catch_up = CatchUp.build(batch)
-        self._catch_up.rewrite(batch)
+        self._catch_up = make_catch_up(batch)
+        for req in batch.reqs:
+            if is_worth(req):
+                set_gap(req, None)
+            else:
+                self._draft_stats.tokens_skipped += missing_tokens(req)
+        self._draft_stats.tokens_caught_up += self._catch_up.tokens
+        turn_into_catch_up(batch, self._catch_up)
         batch.spec_algorithm = self._algorithm
         self._plain, self._return_asked = False, None
         return batch
+
+    @staticmethod
+    def _missing_in(batch: ScheduleBatch) -> int:
+        """Tokens that a catch-up of the batch would cover."""
+        return sum(missing_tokens(req) for req in batch.reqs if not req.finished() and is_worth(req))
+
+    def _catch_up_aside(self, batch: ScheduleBatch) -> None:
+        """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
+        room = self._pause.tokens
+        ranges = []
+        for req in sorted(batch.reqs, key=missing_tokens, reverse=True):
+            start, end = gap_of(req), len(req.origin_input_ids) + len(req.output_ids) - 1
+            if start is None or req.finished() or not is_worth(req) or min(end - start, room) < 2:
+                continue
+            end = min(end, start + room)
+            ranges.append((req, start, end))
+            room -= end - start
+        if not ranges:
+            return
+        began = time.perf_counter()
+        self._forward_aside(aside_batch(self._scheduler, ranges))
+        tokens = sum(end - start for _, start, end in ranges)
+        self._after_aside(tokens, (time.perf_counter() - began) * 1e3)
+        for req, _, end in ranges:
+            # the last position was written with the token that the target sampled, not with the one that followed
+            set_gap(req, end - 1)
+
+    def _after_aside(self, tokens: int, milliseconds: float) -> None:
+        self._draft_stats.pause(tokens, milliseconds)
+        if self._scheduler.tp_size == 1:
+            self._pause.took(tokens, milliseconds)
+
+    # Prefixes
+
+    def _is_prefill(self, batch: ScheduleBatch | None) -> bool:
+        return batch is not None and batch.forward_mode.is_extend() and self._catch_up is None
+
+    def _note_prefix_gaps(self, batch: ScheduleBatch) -> None:
+        """Find what the draft misses in the cached prefixes of a prefill, and let the prefill write it."""
+        gaps: list[int | None] = [None] * len(batch.reqs)
+        if self._unseen is not None and self._unseen.any and any(batch.prefix_lens):
+            rows = [req.req_pool_idx for req in batch.reqs]
+            req_to_token = self._scheduler.req_to_token_pool.req_to_token
+            slots = kv.gather_slots(req_to_token, rows, [0] * len(rows), batch.prefix_lens)
+            gaps = self._unseen.gaps_in(slots, batch.prefix_lens)
+            missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps) if gap is not None)
+            if 0 < missing <= self._largest_extend and not self._has_embeddings(batch):
+                self._draft_stats.prefix_tokens_filled += start_at_gaps(batch, gaps)
+                gaps = [None] * len(batch.reqs)
+            else:
+                self._draft_stats.prefix_tokens_skipped += missing
+        for req, gap in zip(batch.reqs, gaps):
+            set_gap(req, gap)
+
+    @staticmethod
+    def _has_embeddings(batch: ScheduleBatch) -> bool:
+        """Whether part of the prompt is not made of token ids."""
+        return batch.input_embeds is not None or batch.replace_embeds is not None or batch.token_type_ids is not None
+
+    def _around_cache_finished(self, original: Callable[..., Any], req: Any, is_insert: bool = True) -> Any:
+        if is_insert:
+            self._note_row(req, min(req.kv_committed_len, len(req.origin_input_ids) + len(req.output_ids)))
+        return original(req, is_insert=is_insert)
+
+    def _around_cache_unfinished(self, original: Callable[..., Any], req: Any, **kwargs: Any) -> Any:
+        self._note_row(req, len(req.fill_ids))
+        return original(req, **kwargs)
+
+    def _note_row(self, req: Any, length: int) -> None:
+        """Tell the prefix cache's slots apart: written by the draft, or decoded while PLAIN."""
+        if self._unseen is not None and req.req_pool_idx is not None:
+            self._unseen.note(self._scheduler.req_to_token_pool.req_to_token[req.req_pool_idx, :length], gap_of(req))
 
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._settled = False, None, None
@@ -360,6 +477,10 @@ class Line0512Engine(abc.ABC):
     @abc.abstractmethod
     def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
         """The tokens a plain server has fed to the penalizers when it launches this request's next step."""
+
+    @abc.abstractmethod
+    def _forward_aside(self, batch: ScheduleBatch) -> None:
+        """Run a batch beside the event loop through the speculative worker; its result is dropped."""
 
     @abc.abstractmethod
     def _cold_draft_input(self, batch: ScheduleBatch) -> Any:

@@ -40,6 +40,11 @@ def unsupported(server_args: Any) -> str | None:
         ),
         (server_args.enable_mixed_chunk, "--enable-mixed-chunk", "it prepares decode steps past the scheduler's hook"),
         (server_args.enable_hisparse, "--enable-hisparse", "it moves requests into the decode batch its own way"),
+        (
+            server_args.enable_hierarchical_cache,
+            "--enable-hierarchical-cache",
+            "it moves cached prefixes between slots past what specswitch keeps track of",
+        ),
         (server_args.enable_pdmux, "--enable-pdmux", "its event loop is another one"),
         (server_args.dllm_algorithm is not None, "--dllm-algorithm", "diffusion models decode in blocks"),
     ):
@@ -55,12 +60,13 @@ def unsupported_scheduler(scheduler: Any) -> str | None:
     """
     for refused, what in (
         (scheduler.model_config.is_encoder_decoder, "encoder-decoder models"),
+        (scheduler.model_config.is_multimodal, "multimodal models"),
         (scheduler.is_hybrid_swa, "models with a separate sliding-window KV pool"),
         (scheduler.is_hybrid_ssm, "models with Mamba state"),
     ):
         if refused:
             return (
-                f"specswitch does not switch {what}, because it moves one pool of KV slots only:"
-                " start without --enable-specswitch."
+                f"specswitch does not switch {what}, because it has been tested with text and one pool of KV slots"
+                " only: start without --enable-specswitch."
             )
     return None

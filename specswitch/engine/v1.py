@@ -38,6 +38,9 @@ class V1Engine(Line0512Engine):
     def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
         return list(req.output_ids)
 
+    def _forward_aside(self, batch: ScheduleBatch) -> None:
+        self._scheduler.draft_worker.forward_batch_generation(batch)
+
     def _cold_draft_input(self, batch: ScheduleBatch) -> EagleDraftInput:
         worker = self._scheduler.draft_worker
         return cold_draft_input(batch, worker, worker.topk, torch.int32)
@@ -76,4 +79,4 @@ def cold_draft_input(batch: ScheduleBatch, worker: Any, topk: int, token_dtype: 
 
 def create(scheduler: Any, release: str, config: SwitchConfig) -> V1Engine:
     """The engine for ``scheduler``; raises :class:`specswitch.errors.UnsupportedError`."""
-    return V1Engine(scheduler, release, plain_forward(scheduler), config.plain_for)
+    return V1Engine(scheduler, release, plain_forward(scheduler), config)

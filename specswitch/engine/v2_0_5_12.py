@@ -8,6 +8,7 @@ This engine teaches that map to relay plain token ids as well.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,8 @@ class V2Engine0512(Line0512Engine):
         self._relayed_tokens = torch.zeros(
             (future_map.future_buffer_len,), dtype=torch.int64, device=future_map.device
         )
+        self._aside_batches: deque[Any] = deque(maxlen=2)
+        """Keeps tensors alive that the forward stream still reads, as ``Scheduler.record_batch_in_overlap`` does."""
         self._hooks.around(future_map, "resolve_future", self._around_resolve_future)
         self._hooks.around(future_map, "store_to_map", self._around_store_to_map)
 
@@ -66,6 +69,14 @@ class V2Engine0512(Line0512Engine):
         known = list(req.output_ids)
         return [req.origin_input_ids[-1], *(known[:-1] if settled else known)]
 
+    def _forward_aside(self, batch: ScheduleBatch) -> None:
+        scheduler = self._scheduler
+        worker_batch = batch.get_model_worker_batch()
+        self._aside_batches.append(worker_batch)
+        with scheduler.forward_stream_ctx:
+            scheduler.forward_stream.wait_stream(scheduler.schedule_stream)
+            scheduler.draft_worker.forward_batch_generation(worker_batch)
+
     def _cold_draft_input(self, batch: ScheduleBatch) -> EagleDraftInput:
         worker = self._scheduler.draft_worker
         draft_input = cold_draft_input(batch, worker.draft_worker, worker.topk, torch.int64)
@@ -77,4 +88,4 @@ class V2Engine0512(Line0512Engine):
 
 def create(scheduler: Any, release: str, config: SwitchConfig) -> V2Engine0512:
     """The engine for ``scheduler``; raises :class:`specswitch.errors.UnsupportedError`."""
-    return V2Engine0512(scheduler, release, plain_forward(scheduler), config.plain_for)
+    return V2Engine0512(scheduler, release, plain_forward(scheduler), config)

@@ -1,0 +1,32 @@
+"""Counts of what was done about the draft's KV; shown in ``/server_info`` under ``specswitch.draft_kv``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class DraftStats:
+    tokens_caught_up: int = 0
+    """Tokens that the last forward of a return covered."""
+    tokens_caught_up_aside: int = 0
+    """Tokens covered by forwards between plain steps."""
+    tokens_skipped: int = 0
+    """Tokens left without draft KV: cold returns, and requests that were not worth it."""
+    prefix_tokens_filled: int = 0
+    """Tokens of reused prefixes that a prefill covered again."""
+    prefix_tokens_skipped: int = 0
+    """Tokens of reused prefixes left without draft KV."""
+    asides: int = 0
+    longest_aside_ms: float = 0.0
+    """Milliseconds of the scheduler thread; on a GPU under overlap that is the launch alone."""
+
+    def pause(self, tokens: int, milliseconds: float) -> None:
+        """A forward beside the running batch covered ``tokens``."""
+        self.asides += 1
+        self.tokens_caught_up_aside += tokens
+        self.longest_aside_ms = max(self.longest_aside_ms, milliseconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "longest_aside_ms": round(self.longest_aside_ms, 3)}
