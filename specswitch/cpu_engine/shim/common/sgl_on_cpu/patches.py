@@ -22,6 +22,21 @@ def streams_mean_nothing_to_a_cpu_tensor(module: ModuleType) -> None:
         module.Tensor.record_stream = lambda self, stream: None
 
 
+@after_import("triton.runtime.interpreter")
+def language_is_patched_once_per_function(module: ModuleType) -> None:
+    """Speed only: at every call of a device function the interpreter patches the whole language again
+    (``InterpretedFunction.__call__``), on top of what it patched before."""
+    patch_language, patched = module._patch_lang, set()
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fn not in patched:
+            patched.add(self.fn)
+            patch_language(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    module.InterpretedFunction.__call__ = call
+
+
 @after_import("sglang.srt.constrained.xgrammar_backend")
 def grammar_mask_on_cpu(module: ModuleType) -> None:
     """``apply_vocab_mask`` raises "Unsupported device: cpu": of XGrammarGrammar in 0.5.12.post1 (:125) and
