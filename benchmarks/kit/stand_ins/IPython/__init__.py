@@ -1,0 +1,1 @@
+"""Imported by SGLang for notebooks; a server calls nothing of it."""

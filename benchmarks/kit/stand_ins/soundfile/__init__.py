@@ -1,0 +1,3 @@
+"""Imported for audio models."""
+
+__version__ = "0.13.1"
