@@ -15,6 +15,7 @@ from rich.table import Table
 from specswitch.engine.contract import (
     RELEASE_LINES,
     ContractReport,
+    EnginePath,
     Piece,
     ReleaseLine,
     Use,
@@ -112,10 +113,10 @@ def _show(reports: Sequence[ContractReport], pieces: bool) -> None:
         console.print(report.message(), style="green" if report.ok else "bold red", soft_wrap=True)
 
 
-def _engine(report: ContractReport, path: str) -> str:
+def _engine(report: ContractReport, path: EnginePath) -> str:
     if report.line is None or path not in report.line.paths:
         return "-"
-    return "yes" if report.serves(path) else "no"  # type: ignore[arg-type]
+    return "yes" if report.serves(path) else "no"
 
 
 def _show_mismatches(console: Console, report: ContractReport, line: ReleaseLine) -> None:
@@ -127,11 +128,11 @@ def _show_mismatches(console: Console, report: ContractReport, line: ReleaseLine
 
 
 def _show_pieces(console: Console, report: ContractReport, line: ReleaseLine, release: str) -> None:
-    problems = {mismatch.piece: mismatch.problem for mismatch in report.mismatches}
+    problems = {mismatch.piece.path: mismatch.problem for mismatch in report.mismatches}
     table = Table("piece of SGLang", "kind", "use", "needed to", "by", "state", title=f"SGLang {report.release}")
     for piece in line.pieces(comparable(release)):
-        state = problems.get(piece, "there")
-        style = "red" if piece in problems else None
+        state = problems.get(piece.path, "there")
+        style = "red" if piece.path in problems else None
         row = (_short(piece), piece.kind.value, piece.use.words, piece.why, _users(line, piece), state)
         table.add_row(*row, style=style)
     console.print(table)
@@ -144,4 +145,4 @@ def _short(piece: Piece) -> str:
 
 
 def _users(line: ReleaseLine, piece: Piece) -> str:
-    return ", ".join(need.module.removeprefix("specswitch.") for need in line.needs if piece in need.pieces)
+    return ", ".join(module.removeprefix("specswitch.") for module in line.users(piece))

@@ -170,8 +170,6 @@ class ReleaseLine:
     """The first release that is no longer of the line; None for the newest line."""
     paths: Mapping[EnginePath, str]
     """Which specswitch module serves ``v1`` and ``v2``."""
-    supported: str
-    """The specswitch module that refuses what the engines of this line do not switch."""
     tested: tuple[str, ...]
     """Releases on which the real-engine tests run; the others are checked by contract alone."""
     needs: tuple[Need, ...]
@@ -180,16 +178,14 @@ class ReleaseLine:
         """Whether ``release`` belongs to this line."""
         return release >= Version(self.first) and (self.before is None or release < Version(self.before))
 
-    def pieces(self, release: Version, path: EnginePath | None = None) -> tuple[Piece, ...]:
-        """The pieces that ``release`` needs, for one engine path or for all; each once."""
-        chosen = {
-            piece: None
-            for need in self.needs
-            if path is None or path in need.paths
-            for piece in need.pieces
-            if piece.applies_to(release)
-        }
-        return tuple(chosen)
+    def pieces(self, release: Version) -> tuple[Piece, ...]:
+        """The rows that ``release`` needs, each once; two rows may state the same piece for different uses."""
+        rows = (piece for need in self.needs for piece in need.pieces if piece.applies_to(release))
+        return tuple(dict.fromkeys(rows))
+
+    def users(self, piece: Piece) -> tuple[str, ...]:
+        """The modules of specswitch that rely on what ``piece`` names."""
+        return tuple(need.module for need in self.needs if any(other.path == piece.path for other in need.pieces))
 
 
 def comparable(release: str) -> Version:

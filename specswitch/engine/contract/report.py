@@ -6,7 +6,7 @@ import email.parser
 import importlib.metadata
 import importlib.util
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -89,8 +89,8 @@ class ContractReport:
         """Whether every piece that one engine path needs is there, and the line has such an engine."""
         if self.line is None or path not in self.line.paths:
             return False
-        needed = {piece for need in self.line.needs if path in need.paths for piece in need.pieces}
-        return not any(mismatch.piece in needed for mismatch in self.mismatches)
+        needed = {piece.path for need in self.line.needs if path in need.paths for piece in need.pieces}
+        return not any(mismatch.piece.path in needed for mismatch in self.mismatches)
 
     def message(self) -> str:
         """One sentence for the operator: which release, which pieces, and what to do."""
@@ -144,7 +144,7 @@ class ContractReport:
                     "use": mismatch.piece.use.words,
                     "why": mismatch.piece.why,
                     "problem": mismatch.problem,
-                    "needed_by": list(needed_by(self.line, mismatch)) if self.line else [],
+                    "needed_by": list(self.line.users(mismatch.piece)) if self.line else [],
                 }
                 for mismatch in self.mismatches
             ],
@@ -154,11 +154,6 @@ class ContractReport:
 
 def _describe(mismatch: Mismatch) -> str:
     return f"{mismatch} (needed to {mismatch.piece.why})"
-
-
-def needed_by(line: ReleaseLine, mismatch: Mismatch) -> Iterable[str]:
-    """The modules of specswitch that need the piece."""
-    return (need.module for need in line.needs if mismatch.piece in need.pieces)
 
 
 def newest_tested() -> str:
@@ -202,7 +197,7 @@ def check_tree(tree: SourceTree, release: str | None, line: ReleaseLine | None =
         line,
         verify(tree, pieces),
         version > comparable(newest_tested()),
-        len(pieces),
+        len({piece.path for piece in pieces}),
     )
 
 

@@ -147,6 +147,8 @@ class Module:
         names, stars = self._bound
         if name in names:
             return True
+        if name.startswith("_"):
+            return False
         others = (self.tree.module(star) for star in stars if star not in _seen)
         return any(other is not None and other.defines(name, _seen | {self.name}) for other in others)
 
@@ -170,7 +172,7 @@ class Module:
             found = self._follow(binding, seen)
             if found is not None:
                 return found
-        for star in stars:
+        for star in () if name.startswith("_") else stars:
             other = self.tree.module(star)
             if other is not None and (found := other._search(name, seen)) is not None:
                 return found
@@ -275,11 +277,14 @@ class Class:
         return frozenset(names)
 
     @property
-    def member_names(self) -> frozenset[str]:
-        """Every attribute and method name, inherited ones included."""
-        return frozenset().union(
-            *(cls._class_level | cls._instance_level | cls._functions.keys() for cls in self.lineage)
-        )
+    def method_names(self) -> frozenset[str]:
+        """Every method name, inherited ones included."""
+        return frozenset().union(*(cls._functions.keys() for cls in self.lineage))
+
+    @property
+    def attribute_names(self) -> frozenset[str]:
+        """Every attribute name, inherited ones included."""
+        return frozenset().union(*(cls._class_level | cls._instance_level for cls in self.lineage))
 
     def has_attribute(self, name: str) -> bool:
         """Whether an instance can have ``name``: assigned, declared, or a property."""
@@ -310,10 +315,7 @@ class Class:
             decorators = set().union(*(_decorator_names(function) for function in functions))
             if "setter" not in decorators and "cached_property" not in decorators:
                 return "is a property without a setter"
-        for cls in self.lineage:
-            if cls._declares_frozen:
-                return f"cannot be set, {cls.node.name} is frozen"
-        return None
+        return f"cannot be set, {self.node.name} is frozen" if self._declares_frozen else None
 
     @property
     def _declares_frozen(self) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from specswitch.engine.contract.pieces import Kind, Piece, Use
 from specswitch.engine.contract.sources import Class, Module, Signature, SourceTree, signature
 
+_GONE = "is gone"
+
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
@@ -25,10 +27,18 @@ class Mismatch:
 def verify(tree: SourceTree, pieces: Iterable[Piece]) -> tuple[Mismatch, ...]:
     """Check ``pieces`` by parsing the sources; nothing of SGLang or torch is imported.
 
-    Methods and attributes are looked up along the base classes and mixins that live inside SGLang.
+    Methods and attributes are looked up along the base classes and mixins that live inside SGLang.  What
+    several rows find wrong with one piece is reported once.
     """
-    problems = ((piece, _problem(tree, piece)) for piece in pieces)
-    return tuple(Mismatch(piece, problem) for piece, problem in problems if problem is not None)
+    wanted = tuple(pieces)
+    stated = frozenset(piece.name.rsplit(".", 1)[-1] for piece in wanted)
+    found: dict[tuple[str, str], Mismatch] = {}
+    for piece in wanted:
+        problem = _problem(tree, piece)
+        if problem is not None and (piece.path, problem) not in found:
+            hint = _new_name(tree, piece, stated) if problem == _GONE else ""
+            found[piece.path, problem] = Mismatch(piece, problem + hint)
+    return tuple(found.values())
 
 
 def _problem(tree: SourceTree, piece: Piece) -> str | None:
@@ -45,7 +55,7 @@ def _problem(tree: SourceTree, piece: Piece) -> str | None:
 
 def _name_problem(module: Module, piece: Piece) -> str | None:
     if not module.defines(piece.name):
-        return _gone(piece.name, module.names)
+        return _GONE
     if piece.kind is Kind.CONSTANT:
         return None
     found = module.find(piece.name)
@@ -69,16 +79,16 @@ def _member_problem(module: Module, piece: Piece) -> str | None:
     if piece.kind is Kind.METHOD:
         return _method_problem(owner, member, piece)
     if piece.kind is Kind.ENUM_MEMBER:
-        return None if owner.has_class_level(member) else _gone(member, owner.member_names)
+        return None if owner.has_class_level(member) else _GONE
     if not owner.has_attribute(member):
-        return "is a method now" if owner.is_method(member) else _gone(member, owner.member_names)
+        return "is a method now" if owner.is_method(member) else _GONE
     return owner.refuses_write(member) if Use.WRITE in piece.use else None
 
 
 def _method_problem(owner: Class, name: str, piece: Piece) -> str | None:
     function = owner.method(name)
     if function is None:
-        return "is no longer a method" if owner.has_attribute(name) else _gone(name, owner.member_names)
+        return "is no longer a method" if owner.has_attribute(name) else _GONE
     if not owner.is_method(name):
         return "is a property now"
     problem = _signature_problem(signature(function, bound=True), piece)
@@ -106,6 +116,17 @@ def _signature_problem(found: Signature, piece: Piece) -> str | None:
     return None
 
 
-def _gone(name: str, there: Iterable[str]) -> str:
-    similar = difflib.get_close_matches(name, sorted(there), n=1, cutoff=0.8)
-    return f"is gone (similar name there: {similar[0]})" if similar else "is gone"
+def _new_name(tree: SourceTree, piece: Piece, stated: frozenset[str]) -> str:
+    """What the piece may be called now: a similar name beside it that the contract does not know."""
+    module = tree.module(piece.module)
+    if module is None:
+        return ""
+    there: Iterable[str] = module.names
+    if "." in piece.name:
+        owner = module.find(piece.name.split(".", 1)[0])
+        if not isinstance(owner, Class):
+            return ""
+        there = owner.method_names if piece.kind is Kind.METHOD else owner.attribute_names
+    name = piece.name.rsplit(".", 1)[-1]
+    similar = difflib.get_close_matches(name, sorted(set(there) - stated), n=1, cutoff=0.7)
+    return f" (similar name there: {similar[0]})" if similar else ""
