@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from specswitch.cpu_engine.releases import HERE, Release, installed_release
 
-
 _CALLERS_CHOICE = frozenset({"OMP_NUM_THREADS", "CXX"})
 
 
@@ -22,15 +21,17 @@ def child_environment(
     """``base`` (default: this process's environment) plus what ``release`` needs.
 
     PYTHONPATH is put in front of an existing one.  OMP_NUM_THREADS and CXX stay as the caller set them.  ``strict``
-    turns on SGLang's own memory checks and asserts, for tests.
+    turns on SGLang's own memory checks and asserts, for tests; without it they are as SGLang ships them.
     """
     environment = dict(os.environ if base is None else base)
     for name, value in release.environment.items():
         if name in _CALLERS_CHOICE and name in environment:
             continue
         environment[name] = value
-    if strict:
-        environment.update(release.strict_environment)
+    for name, value in release.strict_environment.items():
+        environment.pop(name, None)
+        if strict:
+            environment[name] = value
     shim = [str(HERE / "shim" / directory) for directory in release.shim]
     rest = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in shim]
     environment["PYTHONPATH"] = os.pathsep.join(shim + rest)
@@ -59,7 +60,7 @@ def activate(release: Release | None = None, *, strict: bool = False) -> Release
         )
     os.environ.update(child_environment(release, strict=strict))
     sys.path[:0] = [directory for directory in shim if directory not in sys.path]
-    import sgl_on_cpu.patches
+    import sgl_on_cpu.patches  # noqa: F401
     import sgl_release_patches  # noqa: F401
 
     return release

@@ -335,7 +335,7 @@ class _OutputSocket:
         self.send_pyobj(msgpack_decode(data))
 
     def send_pyobj(self, message: Any, flags: int = 0, protocol: int = -1) -> None:
-        """``BatchTokenIDOutput`` extends the outputs, ``AbortReq`` ends a request that never ran; the rest is control."""
+        """``BatchTokenIDOutput`` extends the outputs, ``AbortReq`` ends what never ran; the rest is control."""
         kind = type(message).__name__
         if kind == "AbortReq":
             output = self.by_rid[message.rid]

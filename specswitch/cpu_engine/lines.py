@@ -31,7 +31,8 @@ class Line(Protocol):
 
 def line_of(release: Release) -> Line:
     """The line that ``release`` belongs to."""
-    return {"0.5.12.post1": Line0512, "0.5.17": Line0517, "0.5.23": Line0523}[release.version]()
+    lines: dict[str, type[Line]] = {"0.5.12.post1": Line0512, "0.5.17": Line0517, "0.5.23": Line0523}
+    return lines[release.version]()
 
 
 class Line0512:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ def extend_attention_fwd(
     _refuse(sliding_window_size=sliding_window_size, sinks=sinks, xai_temperature_len=xai_temperature_len)
     scale = sm_scale or q_extend.shape[-1] ** -0.5
     queries, prefixes = qo_indptr.tolist(), kv_indptr.tolist()
-    for b, (start, end) in enumerate(zip(queries, queries[1:], strict=False)):
+    for b, (start, end) in enumerate(pairwise(queries)):
         length = end - start
         if length <= 0:
             continue

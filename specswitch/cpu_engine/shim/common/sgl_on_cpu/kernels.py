@@ -40,7 +40,8 @@ def build_tree(
         raise NotImplementedError(f"tree mask mode {mask_mode} has no CPU version")
     n = num_draft_tokens
     bs = seq_lens.numel()
-    parents, selected, lengths = parent_list.view(bs, -1).tolist(), selected_index.view(bs, -1).tolist(), seq_lens.tolist()
+    parents, selected = parent_list.view(bs, -1).tolist(), selected_index.view(bs, -1).tolist()
+    lengths = seq_lens.tolist()
     flat_mask, position = tree_mask.view(-1), positions.view(bs, n)
     offset = 0
     for b in range(bs):
