@@ -47,6 +47,35 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "Must be lower than --specswitch-high-watermark.",
         ),
     ] = 24
+    policy: Annotated[
+        Literal["watermark", "goodput"],
+        Meta(
+            description="What 'auto' goes by. 'watermark' is the decode batch size. 'goodput' is the tokens per second "
+            "that each mode would put out, from a profile and what has been served; it needs --specswitch-profile."
+        ),
+    ] = "watermark"
+    profile: Annotated[
+        str,
+        Meta(description="The profile of this model, GPU, SGLang release and flags, as 'specswitch calibrate' writes."),
+    ] = ""
+    hysteresis: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="The share by which the other mode's goodput must be higher before the goodput policy "
+            "counts it as an advantage.",
+        ),
+    ] = 0.005
+    probe_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            lt=0.01,
+            description="The share of decode time that the goodput policy may spend at worst on finding out how the "
+            "other mode would do now. 0 never tries.",
+        ),
+    ] = 0.005
     dwell_steps: Annotated[
         int,
         Meta(ge=1, description="The least number of decode steps in a mode before the next switch."),
@@ -74,6 +103,13 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "in milliseconds. A longer catch-up is split, with decode steps in between.",
         ),
     ] = 50
+    plain_overlap: Annotated[
+        Literal["on", "off"],
+        Meta(
+            description="Whether a server whose speculative worker runs without overlap scheduling "
+            "(SGLang 0.5.12 and older) uses it while decoding plainly."
+        ),
+    ] = "on"
     log_format: Annotated[
         Literal["console", "json"],
         Meta(description="The format of the specswitch log events on stderr."),
@@ -101,6 +137,7 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             _Given(self.high_watermark, "high_watermark"),
             _Given(self.low_watermark, "low_watermark"),
         )
+        _check_profile(_Given(self.policy, "policy"), _Given(self.profile, "profile"))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; ``plain_for`` becomes a sorted list."""
@@ -163,6 +200,11 @@ def _setting(name: str, hint: Any) -> _Setting:
     plain, meta = get_args(hint)
     if plain is int:
         allowed, metavar = f"an integer of at least {meta.ge}", "N"
+    elif plain is float:
+        upto = f"less than {meta.lt}" if meta.lt is not None else f"at most {meta.le}"
+        allowed, metavar = f"a number of at least {meta.ge} and {upto}", "SHARE"
+    elif plain is str:
+        allowed, metavar = "a path", "FILE"
     elif plain == frozenset[str]:
         allowed, metavar = f"a comma-separated choice from {', '.join(sorted(SAMPLING_FEATURES))}", "FEATURES"
     else:
@@ -223,6 +265,7 @@ def load(args: argparse.Namespace | None, environ: Mapping[str, str]) -> SwitchC
     given |= (_from_file(Path(file)) if file else {}) | _from_variables(variables) | flags
     values = {name: _settings()[name].convert(where) for name, where in given.items()}
     _check_watermarks(*(given[name]._replace(value=values[name]) for name in ("high_watermark", "low_watermark")))
+    _check_profile(*(given[name]._replace(value=values[name]) for name in ("policy", "profile")))
     return SwitchConfig(**values)
 
 
@@ -304,6 +347,14 @@ def _check_watermarks(high: _Given, low: _Given) -> None:
         raise ConfigError(
             f"The low watermark {low.value} ({low.source}) is not lower than the high watermark {high.value}"
             f" ({high.source}): the gap keeps the mode from flapping, so set the low one to {high.value - 1} or less."
+        )
+
+
+def _check_profile(policy: _Given, profile: _Given) -> None:
+    if policy.value == "goodput" and not profile.value:
+        raise ConfigError(
+            f"The goodput policy ({policy.source}) has no profile to go by: name one with --specswitch-profile,"
+            " written by 'specswitch calibrate'."
         )
 
 

@@ -20,3 +20,7 @@ class UnsupportedError(SpecswitchError):
 
 class ContractError(SpecswitchError):
     """The installed SGLang lacks a function or an attribute that specswitch relies on."""
+
+
+class ProfileError(SpecswitchError):
+    """A profile cannot be read, written or used."""

@@ -20,11 +20,32 @@ class Mode(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class StepReading:
+    """One processed decode step, as the process that ran it saw it."""
+
+    mode: Mode
+    """SPECULATIVE or PLAIN: how the batch was decoded."""
+    batch_size: int
+    context_tokens: int
+    """KV tokens of these requests, prompts included, before the step; 0 where the engine does not count them."""
+    tokens: int
+    """Tokens put out over the whole batch, bonus tokens included."""
+    seconds: float | None = None
+    """Wall-clock seconds from the previous decode result to this one, or None where something else (a prefill,
+    a switch, an idle turn) came between."""
+
+
+@dataclass(frozen=True, slots=True)
 class LocalReadings:
-    """Readings of this process alone; never to be steered by."""
+    """Readings of this process alone.
+
+    A policy that steers by them decides on one rank for all: see :mod:`specswitch.ranks`.
+    """
 
     token_usage: float = 0.0
     """Share of the KV slots in use, 0 to 1."""
+    steps: tuple[StepReading, ...] = ()
+    """Decode steps processed since the previous sample, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +66,10 @@ class LoadSample:
     before the first verify step."""
     sampling_features: frozenset[str] = frozenset()
     """Features that the running requests' sampling uses, of :data:`SAMPLING_FEATURES`."""
+    context_tokens: int = 0
+    """KV tokens of the requests in the decode batch, prompts included; 0 where the engine does not count them."""
+    missed_tokens: int = 0
+    """Of these, the tokens that a catch-up would have to write into the draft's KV cache."""
     local: LocalReadings = field(default_factory=LocalReadings)
 
 

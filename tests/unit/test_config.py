@@ -20,6 +20,10 @@ from specswitch.signals import SAMPLING_FEATURES
 SETTINGS: dict[str, tuple[str, Any, Any]] = {
     "high_watermark": ("40", 40, 40),
     "low_watermark": ("7", 7, 7),
+    "policy": ("watermark", "watermark", "watermark"),
+    "profile": ("here.json", "here.json", "here.json"),
+    "hysteresis": ("0.02", 0.02, 0.02),
+    "probe_share": ("0.0025", 0.0025, 0.0025),
     "dwell_steps": ("5", 5, 5),
     "mode": ("observe", "observe", "observe"),
     "draft_kv": ("cold", "cold", "cold"),
@@ -64,6 +68,10 @@ def test_defaults() -> None:
     assert SwitchConfig().as_dict() == {
         "high_watermark": 32,
         "low_watermark": 24,
+        "policy": "watermark",
+        "profile": "",
+        "hysteresis": 0.005,
+        "probe_share": 0.005,
         "dwell_steps": 32,
         "mode": "auto",
         "draft_kv": "catch-up",
@@ -187,6 +195,10 @@ BAD_VALUES = [
     ("high_watermark", "many", "an integer of at least 1"),
     ("high_watermark", "3.5", "an integer of at least 1"),
     ("low_watermark", "-1", "an integer of at least 0"),
+    ("policy", "fastest", "one of watermark, goodput"),
+    ("hysteresis", "-0.1", "a number of at least 0 and at most 1"),
+    ("hysteresis", "much", "a number of at least 0 and at most 1"),
+    ("probe_share", "0.01", "a number of at least 0 and less than 0.01"),
     ("dwell_steps", "0", "an integer of at least 1"),
     ("mode", "Auto", "one of auto, observe, plain, speculative"),
     ("draft_kv", "warm", "one of catch-up, cold"),
@@ -282,6 +294,14 @@ class TestRefusals:
         assert "low watermark 24 (the default)" in message
         assert loaded("--specswitch-high-watermark 25").low_watermark == 24
 
+    def test_goodput_without_a_profile_names_the_source(self) -> None:
+        message = refused(environ={"SPECSWITCH_POLICY": "goodput"})
+        assert message.startswith("The goodput policy (SPECSWITCH_POLICY) has no profile")
+        assert "--specswitch-profile" in message
+        assert loaded("--specswitch-policy goodput --specswitch-profile p.json").policy == "goodput"
+        with pytest.raises(ConfigError, match="no profile"):
+            SwitchConfig(policy="goodput")
+
     def test_is_a_specswitch_error(self) -> None:
         assert issubclass(ConfigError, SpecswitchError)
         assert issubclass(SpecswitchError, ValueError)
@@ -294,6 +314,10 @@ def configs(draw: st.DrawFn) -> SwitchConfig:
         high_watermark=high,
         low_watermark=draw(st.integers(0, high - 1)),
         dwell_steps=draw(st.integers(1, 4096)),
+        policy=draw(st.sampled_from(["watermark", "goodput"])),
+        profile=draw(st.sampled_from(["p.json", "a b/q.json"])),
+        hysteresis=draw(st.floats(0, 1)),
+        probe_share=draw(st.floats(0, 0.01, exclude_max=True)),
         mode=draw(st.sampled_from(["auto", "observe", "plain", "speculative"])),
         draft_kv=draw(st.sampled_from(["catch-up", "cold"])),
         log_format=draw(st.sampled_from(["console", "json"])),
