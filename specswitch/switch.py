@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from specswitch.config import SwitchConfig
@@ -66,30 +67,40 @@ class Switch:
     def on_turn(self) -> None:
         if self.faulted:
             return
-        try:
+        with self._contained("deciding on a switch"):
             self._turn()
-        except Exception as error:  # noqa: BLE001 - whatever it is, SGLang must go on serving
-            self.on_fault("deciding on a switch", error)
 
     def on_decode_step(self, step: DecodeStep) -> None:
-        self._decode_steps += 1
-        self._steps_in_mode += 1
-        self._observer.decode_step(step.mode)
+        with self._contained("counting a decode step"):
+            self._decode_steps += 1
+            self._steps_in_mode += 1
+            self._observer.decode_step(step.mode)
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
-        if self._asked_for is not None:
-            self._take(self.machine.return_to_speculative, Transition.RETURN, self._asked_for.reason, entry)
+        with self._contained("reporting a return"):
+            reason = self._asked_for.reason if self._asked_for is not None else "returned"
+            self._take(self.machine.return_to_speculative, Transition.RETURN, reason, entry)
 
     def on_fault(self, doing: str, error: BaseException) -> None:
         if self.faulted:
             return
         self.faulted = True
-        self._observer.fault(error, doing)
-        if self.machine.mode is Mode.DRAINING:
-            self.engine.cancel_drain()
-            self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, "a fault ended the switching")
-        elif self._asked_for is not None:
-            self.engine.cancel_return()
+        with suppress(Exception):
+            self._observer.fault(error, doing)
+        with suppress(Exception):
+            if self.machine.mode is Mode.DRAINING:
+                self.engine.cancel_drain()
+                self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, "a fault ended the switching")
+            elif self._asked_for is not None:
+                self.engine.cancel_return()
+
+    @contextmanager
+    def _contained(self, doing: str) -> Iterator[None]:
+        """Whatever is raised in here, SGLang goes on serving."""
+        try:
+            yield
+        except Exception as error:
+            self.on_fault(doing, error)
 
     def status(self) -> dict[str, Any]:
         return self._observer.status(self._sample)

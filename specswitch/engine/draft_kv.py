@@ -43,7 +43,7 @@ class Extend:
 
     @property
     def lengths(self) -> list[int]:
-        return [end - start for start, end in zip(self.starts, self.ends)]
+        return [end - start for start, end in zip(self.starts, self.ends, strict=True)]
 
     @property
     def tokens(self) -> int:
@@ -53,7 +53,7 @@ class Extend:
     def over(cls, batch: Any, starts: Sequence[int], ends: Sequence[int]) -> Extend:
         """Tokens ``starts[i]..ends[i]`` of the batch's ``i``-th request."""
         ids: list[int] = []
-        for req, start, end in zip(batch.reqs, starts, ends):
+        for req, start, end in zip(batch.reqs, starts, ends, strict=True):
             ids += _tokens(req, start, end)
         rows = [req.req_pool_idx for req in batch.reqs]
         return cls(
@@ -88,6 +88,22 @@ def is_worth(req: Any) -> bool:
     return missing <= _ALWAYS_WORTH or 2 * (req.sampling_params.max_new_tokens - len(req.output_ids)) >= missing
 
 
+def ranges_beside(reqs: Sequence[Any], room: int) -> list[tuple[Any, int, int]]:
+    """``(request, start, end)`` ranges of at most ``room`` missing tokens in all, the longest gaps first.
+
+    A range ends before a request's last known token at the latest, whose KV may still be in flight.
+    """
+    ranges = []
+    for req in sorted(reqs, key=missing_tokens, reverse=True):
+        start, end = gap_of(req), len(req.origin_input_ids) + len(req.output_ids) - 1
+        if start is None or req.finished() or not is_worth(req) or min(end - start, room) < 2:
+            continue
+        end = min(end, start + room)
+        ranges.append((req, start, end))
+        room -= end - start
+    return ranges
+
+
 def make_catch_up(batch: Any) -> Extend:
     """The catch-up of a batch that was just prepared for a plain decode step, no result in flight.
 
@@ -95,7 +111,7 @@ def make_catch_up(batch: Any) -> Extend:
     """
     ends = batch.seq_lens_cpu.tolist()
     starts = []
-    for req, end in zip(batch.reqs, ends):
+    for req, end in zip(batch.reqs, ends, strict=True):
         gap = gap_of(req)
         starts.append(end - 1 if gap is None or not is_worth(req) else min(gap, end - 1))
     return Extend.over(batch, starts, ends)
@@ -142,13 +158,13 @@ def start_at_gaps(batch: Any, gaps: Sequence[int | None]) -> int:
 
     Its own slots and the cached ones keep their places, so nothing is allocated.
     """
-    starts = [prefix if gap is None else min(gap, prefix) for gap, prefix in zip(gaps, batch.prefix_lens)]
-    added = [prefix - start for start, prefix in zip(starts, batch.prefix_lens)]
+    starts = [prefix if gap is None else min(gap, prefix) for gap, prefix in zip(gaps, batch.prefix_lens, strict=True)]
+    added = [prefix - start for start, prefix in zip(starts, batch.prefix_lens, strict=True)]
     if not any(added):
         return 0
     Extend.over(batch, starts, batch.seq_lens_cpu.tolist()).put_into(batch)
     batch.extend_logprob_start_lens = [
-        start + more for start, more in zip(batch.extend_logprob_start_lens, added)
+        start + more for start, more in zip(batch.extend_logprob_start_lens, added, strict=True)
     ]
     return sum(added)
 

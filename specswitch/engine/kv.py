@@ -48,3 +48,12 @@ def draft_len(req: Any) -> int:
 def note_draft_len(req: Any, length: int) -> None:
     """Note that the first ``length`` tokens of ``req`` have draft KV."""
     setattr(req, _DRAFT_LEN, length)
+
+
+def token_range(req: Any, start: int, end: int) -> list[int]:
+    """Tokens ``start..end`` of a request's prompt and output together, without joining the two in full."""
+    prompt = req.origin_input_ids
+    split = len(prompt)
+    if start >= split:
+        return list(req.output_ids[start - split : end - split])
+    return list(prompt[start:end]) + list(req.output_ids[: max(0, end - split)])

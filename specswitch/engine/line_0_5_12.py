@@ -100,7 +100,11 @@ class Line0512Engine(abc.ABC):
         self._scheduler = scheduler
         self._algorithm = scheduler.spec_algorithm
         self._has_draft_kv = not self._algorithm.is_ngram()
-        chunk = args.chunked_prefill_size if args.chunked_prefill_size and args.chunked_prefill_size > 0 else _LARGEST_EXTEND
+        chunk = (
+            args.chunked_prefill_size
+            if args.chunked_prefill_size and args.chunked_prefill_size > 0
+            else _LARGEST_EXTEND
+        )
         self._largest_extend = min(chunk, _LARGEST_EXTEND)
         self._pause = PauseBudget(config.max_pause_ms, self._largest_extend)
         self._draft_stats = DraftStats()
@@ -172,7 +176,6 @@ class Line0512Engine(abc.ABC):
         reqs = [req for req in batch.reqs if not req.finished()]
         slots, count = self._reserved_slots(reqs)
         lengths = [req.kv_committed_len for req in reqs]
-        last_tokens = torch.tensor([req.output_ids[-1] for req in reqs], dtype=torch.int64)
 
         batch.spec_algorithm, batch.spec_info, batch.output_ids = NONE, None, None
         self._filter_finished(batch)
@@ -186,7 +189,7 @@ class Line0512Engine(abc.ABC):
             batch.seq_lens = batch.seq_lens_cpu.to(batch.device, copy=True)
             batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
             batch.seq_lens_sum = sum(lengths)
-            batch.output_ids = last_tokens.to(batch.device)
+            batch.output_ids = last_tokens(batch)
             batch.input_ids = batch.out_cache_loc = None
             batch.return_hidden_states = any(req.return_hidden_states for req in reqs)
         self._settled = frozenset(req.rid for req in reqs)
@@ -195,8 +198,6 @@ class Line0512Engine(abc.ABC):
 
     def request_return(self, draft_kv: DraftKV) -> None:
         self._return_asked = draft_kv
-        if self._scheduler.running_batch.is_empty():
-            self._finish_return(SpeculativeEntry(requests=0, tokens_caught_up=0))
 
     def cancel_return(self) -> bool:
         if self._plain:
@@ -209,13 +210,17 @@ class Line0512Engine(abc.ABC):
         scheduler = self._scheduler
         self._listener.on_turn()
         if self._plain:
+            self._before_plain_turn()
             self._keep_plain_form()
         self._held_batch = None
         batch = original()
         if self._held_batch is not None:
             scheduler.running_batch = self._held_batch
         elif self._has_draft_kv and self._is_prefill(batch):
-            self._note_prefix_gaps(batch)
+            try:
+                self._note_prefix_gaps(batch)
+            except Exception as error:
+                self._listener.on_fault("filling a cached prefix", error)
         return batch
 
     def _around_update(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
@@ -223,13 +228,16 @@ class Line0512Engine(abc.ABC):
             return self._hold(batch)
         if not self._plain:
             return original(batch)
-        if self._return_asked and self._has_room_to_return(batch):
-            if self._return_asked == "catch-up" and self._missing_in(batch) > self._pause.tokens:
-                self._catch_up_aside(batch)
-            elif self._result_in_flight():
-                return self._hold(batch)
+        if self._return_asked:
+            try:
+                turn = self._turn_towards_return(batch)
+            except Exception as error:
+                self._give_up_return(error)
             else:
-                return self._return_to_speculative(original, batch, self._return_asked)
+                if turn == "hold":
+                    return self._hold(batch)
+                if turn == "return":
+                    return self._return_to_speculative(original, batch)
         batch = original(batch)
         if self._settled is not None:
             self._rebuild_penalties(batch, self._settled)
@@ -286,24 +294,31 @@ class Line0512Engine(abc.ABC):
         """Slots past the page of each request's last committed token, and how many."""
         page = self._scheduler.page_size
         starts = [kv.ceil_to_page(req.kv_committed_len, page) for req in reqs]
-        ends = [max(start, req.kv_allocated_len) for start, req in zip(starts, reqs)]
+        ends = [max(start, req.kv_allocated_len) for start, req in zip(starts, reqs, strict=True)]
         pages_end = [kv.ceil_to_page(end, page) for end in ends]
-        count = sum(end - start for start, end in zip(starts, pages_end))
+        count = sum(end - start for start, end in zip(starts, pages_end, strict=True))
         if not count:
             return None, 0
         req_to_token = self._scheduler.req_to_token_pool.req_to_token
         return kv.gather_slots(req_to_token, [req.req_pool_idx for req in reqs], starts, ends), count
 
+    def _before_plain_turn(self) -> None:
+        if self._return_asked and self._scheduler.running_batch.is_empty() and not self._result_in_flight():
+            self._finish_return(SpeculativeEntry(requests=0, tokens_caught_up=0))
+
     def _keep_plain_form(self) -> None:
         """Bring what was prefilled speculatively, and joins the running batch this turn, into plain form."""
         scheduler = self._scheduler
+        if not self._plain:
+            return
         for batch in (scheduler.running_batch, scheduler.last_batch):
             if batch is None or batch.is_empty() or batch.spec_algorithm.is_none():
                 continue
             if batch is scheduler.last_batch and not batch.forward_mode.is_extend():
                 continue
             batch.spec_algorithm, batch.spec_info = NONE, None
-            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist()):
+            self._joins_plain(batch)
+            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
                 open_gap(req, length)
 
     def _hold(self, batch: ScheduleBatch) -> ScheduleBatch:
@@ -330,48 +345,74 @@ class Line0512Engine(abc.ABC):
 
     # PLAIN -> SPECULATIVE
 
+    def _turn_towards_return(self, batch: ScheduleBatch) -> Literal["plain", "hold", "return"]:
+        """What this turn does on the way back: a plain step, perhaps after some catching up; nothing; or the return."""
+        if not self._has_room_to_return(batch):
+            return "plain"
+        if self._needs_aside(batch):
+            self._catch_up_aside(batch)
+            return "plain"
+        return "hold" if self._result_in_flight() else "return"
+
+    def _give_up_return(self, error: Exception) -> None:
+        self._return_asked = None
+        self._listener.on_fault("returning to SPECULATIVE", error)
+
     def _has_room_to_return(self, batch: ScheduleBatch) -> bool:
         """Whether the pool can hold every request's speculative reserve without retracting any."""
         scheduler = self._scheduler
-        with swapped(batch, spec_algorithm=self._algorithm):
+        with swapped(batch, spec_algorithm=self._algorithm, enable_overlap=self.facts.overlap):
             needed = batch.new_tokens_required_next_decode()
         needed += len(batch.reqs) * scheduler.page_size
         free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
         return free >= needed
 
-    def _return_to_speculative(
-        self, original: Callable[..., Any], batch: ScheduleBatch, draft_kv: DraftKV
-    ) -> ScheduleBatch:
-        if not self._has_draft_kv or draft_kv == "cold":
-            self._filter_finished(batch)
-            if not batch.is_empty():
-                if self._has_draft_kv:
-                    self._draft_stats.tokens_skipped += sum(map(missing_tokens, batch.reqs))
-                spec_info = self._cold_draft_input(batch) if self._has_draft_kv else None
-                batch.spec_algorithm, batch.spec_info = self._algorithm, spec_info
-            self._finish_return(SpeculativeEntry(len(batch.reqs), 0))
-            return original(batch)
+    def _return_to_speculative(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
+        if self._return_asked == "cold" or not self._has_draft_kv:
+            return self._return_cold(original, batch)
         batch = original(batch)  # filter, memory check, retraction, and one slot for the token to come
         if batch.is_empty():
             self._finish_return(SpeculativeEntry(0, 0))
             return batch
+        try:
+            catch_up = make_catch_up(batch)
+        except Exception as error:
+            self._give_up_return(error)
+            return batch
         self._rebuild_penalties(batch, settled=None)
-        self._catch_up = make_catch_up(batch)
         for req in batch.reqs:
             if is_worth(req):
                 set_gap(req, None)
             else:
                 self._draft_stats.tokens_skipped += missing_tokens(req)
-        self._draft_stats.tokens_caught_up += self._catch_up.tokens
-        turn_into_catch_up(batch, self._catch_up)
+        self._draft_stats.tokens_caught_up += catch_up.tokens
+        turn_into_catch_up(batch, catch_up)
         batch.spec_algorithm = self._algorithm
+        self._catch_up = catch_up
         self._plain, self._return_asked = False, None
         return batch
 
-    @staticmethod
-    def _missing_in(batch: ScheduleBatch) -> int:
-        """Tokens that a catch-up of the batch would cover."""
-        return sum(missing_tokens(req) for req in batch.reqs if not req.finished() and is_worth(req))
+    def _return_cold(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
+        self._filter_finished(batch)
+        if not batch.is_empty():
+            spec_info = None
+            if self._has_draft_kv:
+                try:
+                    spec_info = self._cold_draft_input(batch)
+                except Exception as error:
+                    self._give_up_return(error)
+                    return original(batch)
+                self._draft_stats.tokens_skipped += sum(map(missing_tokens, batch.reqs))
+            batch.spec_algorithm, batch.spec_info = self._algorithm, spec_info
+        self._finish_return(SpeculativeEntry(len(batch.reqs), 0))
+        return original(batch)
+
+    def _needs_aside(self, batch: ScheduleBatch) -> bool:
+        """Whether a catch-up of the batch would cover more tokens than one pause allows."""
+        if self._return_asked == "cold" or not self._has_draft_kv:
+            return False
+        missing = sum(missing_tokens(req) for req in batch.reqs if not req.finished() and is_worth(req))
+        return missing > self._pause.tokens
 
     def _catch_up_aside(self, batch: ScheduleBatch) -> None:
         """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
@@ -412,13 +453,13 @@ class Line0512Engine(abc.ABC):
             req_to_token = self._scheduler.req_to_token_pool.req_to_token
             slots = kv.gather_slots(req_to_token, rows, [0] * len(rows), batch.prefix_lens)
             gaps = self._unseen.gaps_in(slots, batch.prefix_lens)
-            missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps) if gap is not None)
+            missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps, strict=True) if gap is not None)
             if 0 < missing <= self._largest_extend and not self._has_embeddings(batch):
                 self._draft_stats.prefix_tokens_filled += start_at_gaps(batch, gaps)
                 gaps = [None] * len(batch.reqs)
             else:
                 self._draft_stats.prefix_tokens_skipped += missing
-        for req, gap in zip(batch.reqs, gaps):
+        for req, gap in zip(batch.reqs, gaps, strict=True):
             set_gap(req, gap)
 
     @staticmethod
@@ -486,5 +527,20 @@ class Line0512Engine(abc.ABC):
     def _cold_draft_input(self, batch: ScheduleBatch) -> Any:
         """A draft input that knows only the last token of each request."""
 
-    def _after_catch_up(self, batch: ScheduleBatch) -> None:
+    def _joins_plain(self, batch: ScheduleBatch) -> None:  # noqa: B027 - not every worker needs it
+        """A prefilled batch was brought into plain form."""
+
+    def _after_catch_up(self, batch: ScheduleBatch) -> None:  # noqa: B027 - not every worker needs it
         """The catch-up's result was processed as one plain decode step."""
+
+
+def last_tokens(batch: ScheduleBatch) -> torch.Tensor:
+    """The last token of each request, int64 ``[batch size]``, as they are known on the CPU."""
+    return torch.tensor([req.output_ids[-1] for req in batch.reqs], dtype=torch.int64).to(batch.device)
+
+
+def tokens_counted_with_overlap(req: Any, settled: bool) -> list[int]:
+    """What a plain server has fed to the penalizers: the overlap loop is one step late, and the prompt's last token
+    comes first."""
+    known = list(req.output_ids)
+    return [req.origin_input_ids[-1], *(known[:-1] if settled else known)]

@@ -9,6 +9,8 @@ verification itself: ``update_running_batch`` passes ``v1_spec_info_filtered=Tru
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -17,7 +19,10 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from specswitch.config import SwitchConfig
-from specswitch.engine.line_0_5_12 import Line0512Engine
+from specswitch.engine.base import TurnListener
+from specswitch.engine.event_loops import EventLoops
+from specswitch.engine.hooks import swapped
+from specswitch.engine.line_0_5_12 import Line0512Engine, last_tokens, tokens_counted_with_overlap
 from specswitch.engine.plain_graphs import plain_forward
 from specswitch.engine.supported_0_5_12 import unsupported
 
@@ -25,21 +30,87 @@ __all__ = ["V1Engine", "create", "unsupported"]
 
 
 class V1Engine(Line0512Engine):
-    """Engine for ``EAGLEWorker``, ``StandaloneWorker`` and ``NGRAMWorker``."""
+    """Engine for ``EAGLEWorker``, ``StandaloneWorker`` and ``NGRAMWorker``.
+
+    While PLAIN the scheduler runs its overlap loop, unless the operator turned that off: plain decode is as fast as
+    on a server whose loop was never held back by the worker.  Prefills still go through the worker, each in a turn
+    of its own without overlap.
+    """
 
     path = "v1"
 
+    def __init__(
+        self,
+        scheduler: Any,
+        release: str,
+        plain_forward: Callable[[], AbstractContextManager[None]],
+        config: SwitchConfig,
+    ) -> None:
+        super().__init__(scheduler, release, plain_forward, config)
+        self._loops = EventLoops(scheduler) if config.plain_overlap == "on" else None
+
+    def attach(self, listener: TurnListener) -> None:
+        super().attach(listener)
+        if self._loops is not None:
+            self._loops.attach(self._hooks)
+
+    def _before_plain_turn(self) -> None:
+        scheduler, loops = self._scheduler, self._loops
+        if loops is None:
+            super()._before_plain_turn()
+        elif loops.overlapped:
+            if self._return_asked and self._is_ready_for_normal_loop():
+                batch = scheduler.running_batch
+                if not batch.is_empty():  # no futures are resolved in the normal loop
+                    batch.output_ids = last_tokens(batch)
+                loops.leave_overlap()
+        elif self._return_asked:
+            super()._before_plain_turn()
+        elif scheduler.last_batch is None or not scheduler.last_batch.forward_mode.is_extend():
+            self._settled = frozenset(req.rid for req in scheduler.running_batch.reqs)
+            loops.enter_overlap()
+
+    def _is_ready_for_normal_loop(self) -> bool:
+        """Whether the return can be completed in this turn."""
+        batch = self._scheduler.running_batch
+        if self._result_in_flight() or self._scheduler.last_batch is not None:
+            return False
+        return batch.is_empty() or (self._has_room_to_return(batch) and not self._needs_aside(batch))
+
+    def _around_next_batch(self, original: Callable[..., Any]) -> ScheduleBatch | None:
+        batch = super()._around_next_batch(original)
+        if batch is not None and self._is_overlapped() and self._is_prefill(batch):
+            batch.enable_overlap = False  # as an overlapped batch of this algorithm it would count as spec v2
+        return batch
+
+    def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
+        if not (self._is_overlapped() and batch.forward_mode.is_extend()):
+            return super()._around_run(original, batch, *args)
+        scheduler = self._scheduler
+        scheduler.schedule_stream.wait_stream(scheduler.forward_stream)
+        with swapped(scheduler, enable_overlap=False), swapped(scheduler.tp_worker, enable_overlap=False):
+            return super()._around_run(original, batch, *args)
+
+    def _joins_plain(self, batch: ScheduleBatch) -> None:
+        batch.enable_overlap = self._is_overlapped()
+
+    def _is_overlapped(self) -> bool:
+        return self._loops is not None and self._loops.overlapped
+
     def _decode_in_flight(self) -> bool:
-        return False
+        return False  # a drain begins in the normal loop, which processes each result in its own turn
 
     def _result_in_flight(self) -> bool:
-        return False
+        return self._is_overlapped() and len(self._scheduler.result_queue) > 0
 
     def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
-        return list(req.output_ids)
+        return tokens_counted_with_overlap(req, settled) if self._is_overlapped() else list(req.output_ids)
 
     def _forward_aside(self, batch: ScheduleBatch) -> None:
-        self._scheduler.draft_worker.forward_batch_generation(batch)
+        scheduler = self._scheduler
+        if self._is_overlapped():
+            scheduler.schedule_stream.wait_stream(scheduler.forward_stream)
+        scheduler.draft_worker.forward_batch_generation(batch)
 
     def _cold_draft_input(self, batch: ScheduleBatch) -> EagleDraftInput:
         worker = self._scheduler.draft_worker
@@ -71,7 +142,7 @@ def cold_draft_input(batch: ScheduleBatch, worker: Any, topk: int, token_dtype: 
         topk_p=probabilities,
         topk_index=torch.arange(topk, device=device).repeat(size, 1),
         hidden_states=hidden_states,
-        bonus_tokens=torch.tensor([req.output_ids[-1] for req in batch.reqs], dtype=token_dtype).to(device),
+        bonus_tokens=last_tokens(batch).to(token_dtype),
         new_seq_lens=batch.seq_lens,
         capture_hidden_mode=CaptureHiddenMode.NULL if hidden_states is None else CaptureHiddenMode.LAST,
     )

@@ -19,7 +19,7 @@ from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import TurnListener
-from specswitch.engine.line_0_5_12 import Line0512Engine
+from specswitch.engine.line_0_5_12 import Line0512Engine, tokens_counted_with_overlap
 from specswitch.engine.plain_graphs import plain_forward
 from specswitch.engine.supported_0_5_12 import unsupported
 from specswitch.engine.v1 import cold_draft_input
@@ -35,9 +35,7 @@ class V2Engine0512(Line0512Engine):
     def attach(self, listener: TurnListener) -> None:
         super().attach(listener)
         future_map = self._scheduler.future_map
-        self._relayed_tokens = torch.zeros(
-            (future_map.future_buffer_len,), dtype=torch.int64, device=future_map.device
-        )
+        self._relayed_tokens = torch.zeros((future_map.future_buffer_len,), dtype=torch.int64, device=future_map.device)
         self._aside_batches: deque[Any] = deque(maxlen=2)
         """Keeps tensors alive that the forward stream still reads, as ``Scheduler.record_batch_in_overlap`` does."""
         self._hooks.around(future_map, "resolve_future", self._around_resolve_future)
@@ -65,9 +63,7 @@ class V2Engine0512(Line0512Engine):
         return len(self._result_queue()) > 0
 
     def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
-        # the overlap loop feeds each token one step late, and the prompt's last token first
-        known = list(req.output_ids)
-        return [req.origin_input_ids[-1], *(known[:-1] if settled else known)]
+        return tokens_counted_with_overlap(req, settled)
 
     def _forward_aside(self, batch: ScheduleBatch) -> None:
         scheduler = self._scheduler

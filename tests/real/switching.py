@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from draft_cover import DraftCover
 
 from specswitch import config as configuration
 from specswitch.cpu_engine import environment
 from specswitch.cpu_engine.inprocess import InProcessScheduler, Output
+from specswitch.engine.hooks import InstanceHooks
 from specswitch.policy import Wish
 from specswitch.signals import LoadSample, Mode
 
@@ -27,8 +31,11 @@ class Request:
     input_ids: Sequence[int]
     max_new_tokens: int
     turn: int = 0
-    """Turn at which it arrives."""
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """The first turn at which it may arrive."""
+    mode: Mode | None = None
+    """The mode it waits for from then on; None: any."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of ``InProcessScheduler.add``."""
 
 
 @dataclass(frozen=True)
@@ -42,36 +49,38 @@ class Scenario:
     """Modes in each of which one running request is aborted."""
     retract_in: frozenset[Mode] = frozenset()
     """Modes in each of which all running requests are retracted by a pause."""
-    max_turns: int = 4000
+    max_turns: int = 2000
 
 
 @dataclass
 class Outcome:
-    outputs: dict[str, Output]
+    outputs: dict[str, Output] = field(default_factory=dict)
     aborted: dict[str, Mode] = field(default_factory=dict)
-    paused_in: list[Mode] = field(default_factory=list)
-    retracted_in: Counter[Mode] = field(default_factory=Counter)
-    """Requests that went back to the queue, by the mode they were in."""
+    arrived_in: Counter[Mode] = field(default_factory=Counter)
     prefilled_in: Counter[Mode] = field(default_factory=Counter)
+    """Prefills launched, by the mode they were launched in."""
+    paused_in: Counter[Mode] = field(default_factory=Counter)
+    """Requests retracted by a pause, by mode."""
+    pressed_in: Counter[Mode] = field(default_factory=Counter)
+    """Requests retracted because the pool was full, by mode."""
     switches: int = 0
     """Times that PLAIN or SPECULATIVE was entered from the other."""
     turns: int = 0
     steps: Counter[str] = field(default_factory=Counter)
-    """Turns by what was launched in them: "PLAIN plain", "SPECULATIVE spec", "idle"..."""
+    """Turns by what was launched in them: "PLAIN DECODE plain", "SPECULATIVE DECODE spec", "DRAINING idle"..."""
     status: dict[str, Any] = field(default_factory=dict)
+    """The switch's state at the end, as in /server_info."""
 
 
-class Scripted:
-    """A policy that wishes for what the test says, with a settable stay in DRAINING."""
+class _Script:
+    """A policy that wishes for what the scenario says."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
+        self._wish = scenario.wish
         self.turn = 0
-        self.extra = 0
 
     def __call__(self, sample: LoadSample) -> Wish | None:
-        wanted = self.scenario.wish(self.turn, sample.mode)
-        return Wish(wanted, f"turn {self.turn}")
+        return Wish(self._wish(self.turn, sample.mode), f"turn {self.turn}")
 
 
 def open_switched(mode: str, *, flags: Sequence[str] = (), **options: Any) -> InProcessScheduler:
@@ -96,67 +105,176 @@ def _load_plugin() -> None:
     os.environ.pop(configuration.ENABLE_VARIABLE)
 
 
-def run(server: InProcessScheduler, scenario: Scenario) -> Outcome:
-    """Play a scenario on an open scheduler; with a plain one nothing but the requests happens."""
-    outcome = Outcome(outputs={})
-    switch = getattr(server.scheduler, "specswitch", None)
-    script = Scripted(scenario)
-    if switch is not None:
-        switch.policy = script
-        _stretch_draining(switch, scenario)
-    _count_retractions(server, switch, outcome)
-    arriving = sorted(scenario.requests, key=lambda request: request.turn)
-    to_abort, to_pause = set(scenario.abort_in), set(scenario.retract_in)
-    while arriving or not server.idle:
-        while arriving and arriving[0].turn <= script.turn:
-            request = arriving.pop(0)
-            server.add(request.rid, request.input_ids, request.max_new_tokens, **request.sampling)
-        if switch is not None:
-            _disturb(server, switch.machine.mode, to_abort, to_pause, outcome)
-        before = switch.machine.mode if switch is not None else None
-        turn = server.step()
-        script.turn += 1
-        if switch is not None:
-            now = switch.machine.mode
-            check_invariants(server, switch)
-            outcome.switches += {before, now} == {Mode.PLAIN, Mode.SPECULATIVE} or (
-                before is Mode.DRAINING and now is Mode.PLAIN
-            )
-            kind = "idle" if turn.forward_mode is None else f"{turn.forward_mode} {'spec' if turn.speculative else 'plain'}"
-            outcome.steps[f"{now.value} {kind}"] += 1
-            if turn.forward_mode == "EXTEND":
-                outcome.prefilled_in[now] += 1
-            assert not switch.faulted, switch.status()["fault"]
-        assert script.turn < scenario.max_turns, "stuck"
-    server.run_until_idle()
-    outcome.outputs = dict(server.outputs())
-    outcome.turns = script.turn
-    if switch is not None:
-        outcome.status = switch.status()
+def run(server: InProcessScheduler, scenario: Scenario, outcome: Outcome | None = None) -> Outcome:
+    """Play a scenario on an open and idle scheduler; with a plain one nothing but the requests happens.
+
+    ``outcome`` is filled while the scenario runs, so that its ``wish`` may go by it.
+    """
+    outcome = Outcome() if outcome is None else outcome
+    with _attended(server, scenario, outcome) as player:
+        player.play()
+    outcome.outputs = {request.rid: server.outputs()[request.rid] for request in scenario.requests}
     return outcome
+
+
+class _Player:
+    """One run of a scenario."""
+
+    def __init__(self, server: InProcessScheduler, scenario: Scenario, outcome: Outcome) -> None:
+        self.server, self.scenario, self.outcome = server, scenario, outcome
+        self.switch = getattr(server.scheduler, "specswitch", None)
+        self.script = _Script(scenario)
+        self.pausing = False
+        self._waiting = sorted(scenario.requests, key=lambda request: request.turn)
+        self._to_abort, self._to_pause = set(scenario.abort_in), set(scenario.retract_in)
+        self._cover = DraftCover(server.scheduler) if self.switch is not None else None
+
+    @property
+    def mode(self) -> Mode | None:
+        mode: Mode | None = None if self.switch is None else self.switch.machine.mode
+        return mode
+
+    def play(self) -> None:
+        before = self._switches()
+        while self._waiting or not self.server.idle:
+            assert self.script.turn < self.scenario.max_turns, self._stuck()
+            self._let_arrive()
+            if self.switch is not None:
+                self._disturb()
+            self._turn()
+        self.server.run_until_idle()
+        self.outcome.turns = self.script.turn
+        if self.switch is not None:
+            self.outcome.status = self.switch.status()
+            self.outcome.switches = self._switches() - before
+
+    def _let_arrive(self) -> None:
+        for request in list(self._waiting):
+            if request.turn <= self.script.turn and request.mode in (None, self.mode):
+                self._waiting.remove(request)
+                self.server.add(request.rid, request.input_ids, request.max_new_tokens, **request.options)
+                if self.mode is not None:
+                    self.outcome.arrived_in[self.mode] += 1
+
+    def _turn(self) -> None:
+        pressed = self.outcome.pressed_in.total()
+        before = self.mode
+        turn = self.server.step()
+        self.script.turn += 1
+        if self.switch is None:
+            return
+        now = self.mode
+        assert not self.switch.faulted, self.switch.status()["fault"]
+        check_invariants(self.server, self.switch)
+        if self._cover is not None:
+            self._cover.check()
+        if before is Mode.PLAIN and now is Mode.SPECULATIVE:
+            assert self.outcome.pressed_in.total() == pressed, "the return to SPECULATIVE retracted requests"
+        kind = "idle" if turn.forward_mode is None else f"{turn.forward_mode} {'spec' if turn.speculative else 'plain'}"
+        self.outcome.steps[f"{now.value} {kind}"] += 1
+        if turn.forward_mode == "EXTEND":
+            self.outcome.prefilled_in[now] += 1
+
+    def _disturb(self) -> None:
+        running = [req for req in self.server.scheduler.running_batch.reqs if not req.finished()]
+        mode = self.mode
+        if mode in self._to_abort and len(running) >= 3:
+            self._to_abort.discard(mode)
+            self.outcome.aborted[running[1].rid] = mode
+            self.server.abort(running[1].rid)
+        elif mode in self._to_pause and len(running) >= 2:
+            self._to_pause.discard(mode)
+            self.pausing = True
+            self.server.pause_retract()
+            self.pausing = False
+
+    def _switches(self) -> int:
+        if self.switch is None:
+            return 0
+        taken = self.switch.status()["transitions_by_kind"]
+        return int(taken["ENTER_PLAIN"] + taken["RETURN"])
+
+    def _stuck(self) -> str:
+        scheduler = self.server.scheduler
+        return (
+            f"stuck in {self.mode}: {len(scheduler.waiting_queue)} waiting,"
+            f" {len(scheduler.running_batch.reqs)} running, batch_is_full={scheduler.running_batch.batch_is_full}"
+        )
+
+
+@contextmanager
+def _attended(server: InProcessScheduler, scenario: Scenario, outcome: Outcome) -> Iterator[_Player]:
+    """The player, with the policy, the stay in DRAINING and the count of retractions in place for the duration."""
+    player, hooks = _Player(server, scenario, outcome), InstanceHooks()
+    switch = player.switch
+    if switch is not None:
+        hooks.replace(switch, "policy", player.script)
+        _stretch_draining(switch.engine, scenario, hooks)
+        _count_retractions(player, hooks)
+    try:
+        yield player
+    finally:
+        hooks.remove_all()
+
+
+def _stretch_draining(engine: Any, scenario: Scenario, hooks: InstanceHooks) -> None:
+    left = 0
+
+    def start_drain(original: Callable[[], None]) -> None:
+        nonlocal left
+        left = scenario.draining_turns()
+        original()
+
+    def drained(original: Callable[[], bool]) -> bool:
+        nonlocal left
+        if not original():
+            return False
+        left -= 1
+        return left < 0
+
+    hooks.around(engine, "start_drain", start_drain)
+    hooks.around(engine, "drained", drained)
+
+
+def _count_retractions(player: _Player, hooks: InstanceHooks) -> None:
+    from sglang.srt.managers.schedule_batch import Req
+
+    reset = Req.reset_for_retract
+
+    def reset_for_retract(req: Any, *args: Any, **kwargs: Any) -> Any:
+        assert player.mode is not None
+        outcome = player.outcome
+        (outcome.paused_in if player.pausing else outcome.pressed_in)[player.mode] += 1
+        return reset(req, *args, **kwargs)
+
+    hooks.replace(Req, "reset_for_retract", reset_for_retract)
 
 
 def check_invariants(server: InProcessScheduler, switch: Any) -> None:
     """The invariants of docs/design.md that can be told between turns."""
-    scheduler, page = server.scheduler, server.scheduler.page_size
-    batch = scheduler.running_batch
-    if switch.machine.mode is Mode.PLAIN and not batch.is_empty() and batch.spec_algorithm.is_none():
-        assert batch.spec_info is None
-        if batch.out_cache_loc is not None and batch.forward_mode.is_decode():
-            assert len(batch.out_cache_loc) == len(batch.reqs)
-        for req in batch.reqs:
-            kv = getattr(req, "kv", req)
-            if not req.finished() and getattr(kv, "holds_kv", True):
-                committed, allocated = kv.kv_committed_len, kv.kv_allocated_len
-                assert committed <= allocated <= -(-committed // page) * page, (req.rid, committed, allocated)
+    batch, page = server.scheduler.running_batch, server.scheduler.page_size
+    if switch.machine.mode is not Mode.PLAIN or batch.is_empty() or not batch.spec_algorithm.is_none():
+        return
+    assert batch.spec_info is None
+    if batch.out_cache_loc is not None and batch.forward_mode.is_decode():
+        assert len(batch.out_cache_loc) == len(batch.reqs)
+    for req in batch.reqs:
+        held = getattr(req, "kv", req)
+        if req.finished() or not getattr(held, "holds_kv", True):
+            continue
+        committed, allocated = held.kv_committed_len, held.kv_allocated_len
+        assert committed <= allocated <= -(-committed // page) * page, (req.rid, committed, allocated)
+        ahead = committed - (len(req.origin_input_ids) + len(req.output_ids) - 1)
+        assert 0 <= ahead <= 1, (req.rid, committed, ahead)  # 1: the token of a step in flight
 
 
 def assert_same_answers(outcome: Outcome, plain: Mapping[str, Output]) -> None:
     """Every answer equals the plain server's; an aborted one is a prefix of it."""
     for rid, output in outcome.outputs.items():
         expected = plain[rid].output_ids
+        assert output.finish_reason is not None, rid
         if rid in outcome.aborted:
-            assert output.finish_reason is not None, rid
+            assert output.finish_reason["type"] == "abort", (rid, output.finish_reason)
             expected = expected[: len(output.output_ids)]
         assert output.output_ids == expected, (
             f"{rid} differs from the plain server's at token {_first_difference(output.output_ids, expected)}"
@@ -181,68 +299,32 @@ def at_random(seed: int, probability: float) -> Callable[[int, Mode], Mode]:
     return wish
 
 
-def workload(seed: int, count: int, vocab_size: int, max_new_tokens: int = 60) -> list[Request]:
+def until_pressed(outcome: Outcome, then: Callable[[int, Mode], Mode]) -> Callable[[int, Mode], Mode]:
+    """SPECULATIVE until a full pool has forced a retraction there, PLAIN until it has there, and then as told."""
+
+    def wish(turn: int, mode: Mode) -> Mode:
+        for wanted in (Mode.SPECULATIVE, Mode.PLAIN):
+            if not outcome.pressed_in[wanted]:
+                return wanted
+        return then(turn, mode)
+
+    return wish
+
+
+def workload(seed: int, count: int, vocab_size: int, max_new_tokens: int = 60, prefix: str = "r") -> list[Request]:
     """Requests of unequal lengths that arrive one after another."""
     dice = random.Random(seed)
     requests, turn = [], 0
     for index in range(count):
         length = dice.choice([3, 5, 9, 16, 17, 33, 40, 60])
         ids = [1] + [dice.randrange(4, vocab_size) for _ in range(length - 1)]
-        requests.append(Request(f"r{index}", ids, max_new_tokens - 5 * (index % 4), turn))
+        requests.append(Request(f"{prefix}{index}", ids, max_new_tokens - 5 * (index % 4), turn))
         turn += dice.randrange(0, 9)
     return requests
 
 
-def _stretch_draining(switch: Any, scenario: Scenario) -> None:
-    engine, left = switch.engine, [0]
-    drained, start_drain = engine.drained, engine.start_drain
-
-    def start() -> None:
-        left[0] = scenario.draining_turns()
-        start_drain()
-
-    def is_drained() -> bool:
-        if not drained():
-            return False
-        left[0] -= 1
-        return left[0] < 0
-
-    engine.start_drain, engine.drained = start, is_drained
-
-
-def _count_retractions(server: InProcessScheduler, switch: Any, outcome: Outcome) -> None:
-    release_req = "reset_for_retract"
-    from sglang.srt.managers.schedule_batch import Req
-
-    original = getattr(Req, release_req)
-    if getattr(original, "counted", False):
-        original = original.original
-
-    def counted(req: Any) -> Any:
-        if switch is not None:
-            outcome.retracted_in[switch.machine.mode] += 1
-        return original(req)
-
-    counted.counted, counted.original = True, original  # type: ignore[attr-defined]
-    setattr(Req, release_req, counted)
-
-
-def _disturb(
-    server: InProcessScheduler, mode: Mode, to_abort: set[Mode], to_pause: set[Mode], outcome: Outcome
-) -> None:
-    running = [req for req in server.scheduler.running_batch.reqs if not req.finished()]
-    if mode in to_abort and len(running) >= 3 and server.turns > 10:
-        to_abort.discard(mode)
-        outcome.aborted[running[1].rid] = mode
-        server.abort(running[1].rid)
-    elif mode in to_pause and len(running) >= 2 and server.turns > 20:
-        to_pause.discard(mode)
-        outcome.paused_in.append(mode)
-        server.pause_retract()
-
-
 def _first_difference(got: Sequence[int], expected: Sequence[int]) -> int:
-    for index, (left, right) in enumerate(zip(got, expected)):
+    for index, (left, right) in enumerate(zip(got, expected, strict=False)):
         if left != right:
             return index
     return min(len(got), len(expected))
