@@ -1,0 +1,579 @@
+"""The engine for SGLang 0.5.13 to 0.5.23, whose only speculative workers are those of the ``EAGLEWorkerV2`` family.
+
+A running batch is converted in place (``v2_batch``).  While PLAIN, decode batches go to the target's ``TpModelWorker``
+through SGLang's own scheduler code; prefills keep going through the speculative worker, so that every request has
+draft KV up to the end of its prompt and can speculate later.  On return the running batch is launched once as an
+extend over the tokens the draft has not seen and the pending one: the target runs again over them (the same keys and
+values go to the same slots), its hidden states feed the draft's prefill, one token comes out, and SGLang merges the
+batch back as it merges a prefill.  A cold return is the same with the pending token alone.
+
+Both conversions need every result processed, because under overlap a request's tokens and lengths lag the batch.
+
+Relies on ``sglang/srt/managers/scheduler.py`` ``Scheduler``: ``get_next_batch_to_run``, ``update_running_batch``,
+``run_batch``, ``launch_batch_sample_if_needed``, ``process_batch_result``, ``_apply_war_barrier`` and the attributes
+used below; ``managers/overlap_utils.py`` ``FutureMap.stash`` and ``output_tokens_buf``;
+``managers/scheduler_components/metrics_reporter.py`` ``report_decode_stats`` and ``report_prefill_stats``; what
+differs between the releases is in ``v2_compat``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from specswitch.accept import AcceptMeter
+from specswitch.config import SwitchConfig
+from specswitch.engine import features, kv, v2_batch, v2_compat
+from specswitch.engine.base import (
+    DecodeStep,
+    DraftKV,
+    EngineFacts,
+    PlainEntry,
+    SpeculativeEntry,
+    TurnListener,
+)
+from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
+from specswitch.engine.draft_kv import is_worth, missing_tokens, ranges_beside
+from specswitch.engine.draft_stats import DraftStats
+from specswitch.engine.hooks import InstanceHooks, swapped
+from specswitch.engine.pause import PauseBudget
+from specswitch.engine.penalties import rebuild_penalties
+from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
+from specswitch.errors import UnsupportedError
+from specswitch.signals import LoadSample, LocalReadings, Mode
+
+__all__ = ["V2Engine", "create", "unsupported"]
+
+_LARGEST_EXTEND = 16384
+"""Tokens of one forward over missing draft KV at most, where SGLang does not chunk its prefills."""
+
+
+class V2Engine:
+    """Switches a live scheduler; see ``specswitch.engine.base.Engine``."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        release: str,
+        plain_forward: Callable[[], AbstractContextManager[None]],
+        config: SwitchConfig,
+    ) -> None:
+        """
+        Args:
+            scheduler: SGLang's ``Scheduler``, fully constructed.
+            release: SGLang's version.
+            plain_forward: makes a context in which the target's model runner decodes one token per request.
+            config: what the operator decided.
+
+        Raises:
+            UnsupportedError: the model keeps state besides one pool of KV slots.
+        """
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+        refusal = unsupported_scheduler(scheduler)
+        if refusal is not None:
+            raise UnsupportedError(refusal)
+        worker = scheduler.draft_worker
+        self.facts = EngineFacts(
+            release=release,
+            path="v2",
+            worker=type(worker).__name__,
+            overlap=scheduler.enable_overlap,
+            algorithm=scheduler.spec_algorithm.name,
+            topk=getattr(worker, "topk", None),
+            num_steps=getattr(worker, "speculative_num_steps", None),
+            num_draft_tokens=worker.speculative_num_draft_tokens,
+            page_size=scheduler.page_size,
+        )
+        self._scheduler = scheduler
+        self._algorithm = scheduler.spec_algorithm
+        self._none = SpeculativeAlgorithm.NONE
+        self._has_draft_kv = not self._algorithm.is_ngram()
+        self._plain_forward = plain_forward
+        self._watched_features = config.plain_for
+        self._accept = AcceptMeter()
+        self._hooks = InstanceHooks()
+        self._listener: TurnListener
+        self._processor_counts_the_tail = v2_compat.processor_counts_the_tail()
+
+        chunk = scheduler.chunked_prefill_size
+        self._largest_extend: int = min(chunk, _LARGEST_EXTEND) if chunk else _LARGEST_EXTEND
+        self._pause = PauseBudget(config.max_pause_ms, self._largest_extend)
+        self._draft_stats = DraftStats()
+        allocator = scheduler.token_to_kv_pool_allocator
+        self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
+        self._measures_forwards = torch.device(scheduler.device).type == "cpu" and scheduler.server_args.tp_size == 1
+        """Whether the time that a launch takes is the forward's, and no other rank has to agree on it."""
+        self._aside_batches: deque[Any] = deque(maxlen=2)
+        """Keeps tensors alive that the forward stream still reads, as ``Scheduler.record_batch_in_overlap`` does."""
+
+        self._plain = False
+        """Whether the running batch is in plain form."""
+        self._draining = False
+        self._return_asked: DraftKV | None = None
+        self._held: Any = None
+        """The running batch, in a turn that launches no decode."""
+        self._returning: Any = None
+        """The running batch, in the turn that launches it as an extend."""
+        self._penalties_due = False
+        """Whether the penalty state still lacks what was put out while speculating."""
+        self._last_launch_plain = False
+        self._relays_tokens = False
+        """Whether what SGLang relays to the next step are token ids and nothing else."""
+
+    # Engine
+
+    def attach(self, listener: TurnListener) -> None:
+        self._listener = listener
+        scheduler, hooks = self._scheduler, self._hooks
+        hooks.around(scheduler, "get_next_batch_to_run", self._around_next_batch)
+        hooks.around(scheduler, "update_running_batch", self._around_update)
+        hooks.around(scheduler, "run_batch", self._around_run)
+        hooks.around(scheduler, "launch_batch_sample_if_needed", self._around_delayed_sample)
+        hooks.around(scheduler, "process_batch_result", self._around_process)
+        if hasattr(scheduler, "_apply_war_barrier"):
+            hooks.around(scheduler, "_apply_war_barrier", self._around_war_barrier)
+        hooks.around(scheduler.future_map, "stash", self._around_stash)
+        hooks.around(scheduler.metrics_reporter, "report_decode_stats", self._around_decode_stats)
+        hooks.around(scheduler.metrics_reporter, "report_prefill_stats", self._around_prefill_stats)
+        if self._has_draft_kv:
+            v2_compat.hook_prefix_inserts(hooks, scheduler.tree_cache, self._note_prefix_insert)
+        v2_compat.hook_internal_state(hooks, scheduler, self._around_internal_state)
+
+    def release(self) -> None:
+        if self._plain or self._draining:
+            raise RuntimeError("the hooks can only be taken out in speculative form")
+        self._hooks.remove_all()
+
+    def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
+        running = list(self._decodable())
+        return LoadSample(
+            mode=mode,
+            decode_batch_size=len(running),
+            queue_length=len(self._scheduler.waiting_queue),
+            decode_step=decode_step,
+            steps_in_mode=steps_in_mode,
+            accept_length=self._accept.value,
+            sampling_features=features.used_by(running, self._watched_features),
+            local=LocalReadings(token_usage=self._token_usage()),
+        )
+
+    def start_drain(self) -> None:
+        self._draining = True
+
+    def cancel_drain(self) -> None:
+        self._draining = False
+
+    def drained(self) -> bool:
+        return not self._in_flight()
+
+    def enter_plain(self) -> PlainEntry:
+        if not self.drained():
+            raise RuntimeError("PLAIN was to be entered while a result was in flight; the batch is unchanged")
+        batch = self._scheduler.running_batch
+        running = [req for req in batch.reqs if not req.finished()]
+        everyone = [*running, *self._just_prefilled()]
+        given_back = self._rebuild_plain(batch, running, everyone)
+        if self._has_draft_kv:
+            for req in everyone:
+                open_gap(req, v2_compat.committed_len(req))
+        self._plain, self._draining, self._penalties_due = True, False, True
+        return PlainEntry(requests=len(everyone), slots_given_back=given_back)
+
+    def request_return(self, draft_kv: DraftKV) -> None:
+        self._return_asked = draft_kv
+
+    def cancel_return(self) -> bool:
+        if self._plain:
+            self._return_asked = None
+        return self._plain
+
+    # Hooks
+
+    def _around_next_batch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        scheduler = self._scheduler
+        self._listener.on_turn()
+        if self._plain:
+            self._welcome_prefilled()
+        self._held = self._returning = None
+        plan = original(*args, **kwargs)
+        if self._held is not None:
+            v2_compat.set_running_batch(scheduler, plan, self._held)
+        elif self._returning is not None:
+            # as a prefill runs: outside the running batch, into which SGLang merges it next turn
+            v2_compat.set_running_batch(scheduler, plan, v2_batch.empty(self._returning))
+        elif self._has_draft_kv:
+            batch = v2_compat.batch_to_run(plan)
+            if batch is not None and batch.forward_mode.is_extend():
+                with self._contained("looking for draft KV in reused prefixes"):
+                    self._note_prefix_gaps(batch)
+        return plan
+
+    def _around_update(self, original: Callable[..., Any], batch: Any) -> Any:
+        if self._draining:
+            return self._hold(batch)
+        if not self._plain:
+            return original(batch)
+        if self._return_asked:
+            with self._contained("returning to speculative decoding"):
+                converted = self._try_to_return(original, batch, self._return_asked)
+                if converted is not None:
+                    return converted
+        prepared = original(batch)
+        if self._penalties_due and prepared is not None:
+            with self._contained("rebuilding penalties"):
+                self._rebuild_penalties(prepared)
+            self._penalties_due = False
+        return prepared
+
+    def _around_run(self, original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+        self._last_launch_plain = batch.forward_mode.is_decode() and batch.spec_algorithm.is_none()
+        if self._last_launch_plain:
+            with self._plain_path():
+                return original(batch, *args, **kwargs)
+        result = original(batch, *args, **kwargs)
+        if self._plain and batch.forward_mode.is_extend():
+            self._note_prefilled(batch)
+        return result
+
+    def _around_delayed_sample(self, original: Callable[..., Any], result: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(result, "delay_sample_func", None) is None:
+            return original(result, *args, **kwargs)
+        with self._plain_path():  # only a plain batch samples late
+            return original(result, *args, **kwargs)
+
+    def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
+        original(batch, result)
+        if batch.forward_mode.is_decode():
+            with self._contained("counting a decode step"):
+                self._count_step(batch, result)
+
+    def _around_war_barrier(self, original: Callable[[], None]) -> None:
+        if not self._last_launch_plain:
+            return original()
+        # the runner whose reads the next turn waits for is the target's
+        with swapped(self._scheduler, model_worker=self._scheduler.tp_worker):
+            return original()
+
+    def _around_stash(self, original: Callable[..., None], rows: Any, payload: Any) -> None:
+        if not self._relays_tokens:
+            return original(rows, payload)
+        buffer = self._scheduler.future_map.output_tokens_buf
+        buffer[rows] = v2_compat.relayed_tokens(payload).to(buffer.dtype)
+        return None
+
+    def _around_decode_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._scheduler.metrics_reporter.spec_num_forward_ct:
+            return original(*args, **kwargs)
+        # a log interval without a verify step: SGLang would divide by their number
+        with swapped(self._scheduler, spec_algorithm=self._none):
+            return original(*args, **kwargs)
+
+    def _around_prefill_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("prefill_stats", args) is None:
+            return None  # a running batch that was launched as an extend (SGLang 0.5.19 and later skip it themselves)
+        return original(*args, **kwargs)
+
+    def _around_internal_state(self, original: Callable[..., Any], request: Any) -> Any:
+        reply = original(request)
+        with self._contained("showing the status"):
+            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_stats.as_dict()}
+        return reply
+
+    @contextmanager
+    def _contained(self, doing: str) -> Iterator[None]:
+        """What goes wrong in here is reported to the Switch and does not reach the scheduler."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, SGLang must go on serving
+            self._listener.on_fault(doing, error)
+
+    def _count_step(self, batch: Any, result: Any) -> None:
+        size = len(batch.reqs)
+        if batch.spec_algorithm.is_none():
+            self._listener.on_decode_step(DecodeStep(Mode.PLAIN, size, 0))
+        else:
+            tokens = result.num_correct_drafts + size
+            self._accept.add(tokens, size)
+            self._listener.on_decode_step(DecodeStep(Mode.SPECULATIVE, size, tokens))
+
+    # SPECULATIVE -> PLAIN
+
+    def _rebuild_plain(self, batch: Any, running: Sequence[Any], everyone: Sequence[Any]) -> int:
+        """Put the running batch into plain form and let plain decode find everyone's last token.
+
+        ``everyone`` adds to the ``running`` requests of ``batch`` those that join it this turn.  Raises before the
+        first change, or not at all.
+
+        Returns:
+            KV slots given back.
+        """
+        scheduler = self._scheduler
+        for req in everyone:
+            _check_settled(req)
+        reserve = v2_batch.Reserve.of(everyone, scheduler.req_to_token_pool.req_to_token, scheduler.page_size)
+        device = scheduler.req_to_token_pool.req_to_token.device
+        rows = v2_batch.to_device([v2_compat.row_index(req) for req in everyone], torch.int64, device)
+        last_tokens = v2_batch.to_device([req.output_ids[-1] for req in everyone], torch.int64, device)
+
+        given_back = reserve.give_back(scheduler.token_to_kv_pool_allocator)
+        v2_batch.drop_finished(batch)
+        v2_batch.drop_speculation(batch)
+        if running:
+            v2_batch.set_lengths(batch, [v2_compat.committed_len(req) for req in running])
+            batch.input_ids = batch.out_cache_loc = None
+        scheduler.future_map.output_tokens_buf[rows] = last_tokens
+        return given_back
+
+    def _hold(self, batch: Any) -> Any:
+        """Launch no decode this turn: ``get_next_batch_to_run`` launches nothing for an empty batch."""
+        self._held = batch
+        return v2_batch.empty(batch)
+
+    def _welcome_prefilled(self) -> None:
+        """Bring what was prefilled last, speculatively, into the form of the batch that it joins this turn."""
+        scheduler = self._scheduler
+        running, last = scheduler.running_batch, scheduler.last_batch
+        if self._return_asked:
+            v2_batch.drop_finished(running)
+            if running.is_empty():
+                self._finish_return(SpeculativeEntry(requests=0, tokens_caught_up=0))
+                return
+        if last is not None and last is not running and last.forward_mode.is_extend():
+            v2_batch.drop_speculation(last)
+
+    @contextmanager
+    def _plain_path(self) -> Iterator[None]:
+        """In here the scheduler launches a decode batch as a server without speculation does."""
+        scheduler = self._scheduler
+        target = scheduler.tp_worker
+        with ExitStack() as stack:
+            stack.enter_context(swapped(scheduler, spec_algorithm=self._none, model_worker=target))
+            stack.enter_context(swapped(scheduler.future_map, spec_algo=self._none))
+            stack.enter_context(swapped(target, enable_spec=False))
+            stack.enter_context(swapped(self, _relays_tokens=True))
+            stack.enter_context(self._plain_forward())
+            yield
+
+    def _note_prefilled(self, batch: Any) -> None:
+        """Keep what plain decode needs of a speculative prefill, each request's token, and note where the draft's
+        knowledge ends."""
+        spec_info = batch.spec_info
+        if self._has_draft_kv:
+            tokens = spec_info.bonus_tokens
+            for req in batch.reqs:
+                open_gap(req, v2_compat.extend_end(req))
+        else:
+            tokens = spec_info.accept_tokens.reshape(len(batch.reqs), -1)[:, 0]
+        buffer = self._scheduler.future_map.output_tokens_buf
+        with self._forward_stream():
+            buffer[batch.req_pool_indices] = tokens.to(buffer.dtype)
+
+    def _rebuild_penalties(self, batch: Any) -> None:
+        """Give the penalizers what a server that never speculated holds when it launches this batch."""
+        if batch.is_empty() or not batch.sampling_info.penalizer_orchestrator.is_required:
+            return
+        histories = [self._counted_tokens(req) for req in batch.reqs]
+        rebuild_penalties(batch.sampling_info, histories, self._scheduler.model_config.vocab_size)
+
+    def _counted_tokens(self, req: Any) -> Sequence[int]:
+        outputs: Sequence[int] = req.output_ids
+        if not self._scheduler.enable_overlap:
+            return outputs
+        # the overlap loop counts each token one step late, and the prompt's last token first
+        return [req.origin_input_ids[-1], *outputs[:-1]]
+
+    # PLAIN -> SPECULATIVE
+
+    def _try_to_return(self, original: Callable[..., Any], batch: Any, draft_kv: DraftKV) -> Any:
+        """What to hand to the scheduler instead of a plain decode batch, or None to stay plain this turn.
+
+        The batch stays plain while the pool cannot hold every request's speculative reserve, so that the return
+        retracts nobody, and while more draft KV is missing than one pause allows; that is then written beside the
+        plain steps, a part each turn.
+        """
+        v2_batch.drop_finished(batch)
+        if batch.is_empty() or not self._has_room_to_return(batch) or self._needs_plain(batch):
+            return None
+        catch_up = draft_kv == "catch-up" and self._has_draft_kv
+        if catch_up and sum(_missing_of_worthy(batch.reqs)) > self._pause.tokens:
+            self._catch_up_aside(batch)
+            return None
+        if self._in_flight():
+            return self._hold(batch)
+        return self._return_to_speculative(original, batch, catch_up)
+
+    def _has_room_to_return(self, batch: Any) -> bool:
+        scheduler = self._scheduler
+        with swapped(batch, spec_algorithm=self._algorithm):
+            needed = batch.new_tokens_required_next_decode()
+        needed += len(batch.reqs) * scheduler.page_size
+        return bool(self._free_slots() >= needed)
+
+    def _needs_plain(self, batch: Any) -> bool:
+        """Whether a request wants hidden states: an extend would put out those of every token it covers."""
+        return bool(batch.return_hidden_states)
+
+    def _return_to_speculative(self, original: Callable[..., Any], batch: Any, catch_up: bool) -> Any:
+        batch.spec_algorithm = self._algorithm
+        try:
+            original(batch)  # memory check, retraction, and the speculative reserve of every request
+            reqs = list(batch.reqs)
+            ends = [v2_compat.committed_len(req) for req in reqs]
+            starts = [_catch_up_start(req, end) if catch_up else end for req, end in zip(reqs, ends)]
+            if reqs:
+                self._rebuild_penalties(batch)
+                self._make_extend(batch, starts, ends)
+        except BaseException:
+            self._rebuild_plain(batch, batch.reqs, batch.reqs)
+            raise
+        self._returning = batch if reqs else None
+        self._note_caught_up(reqs, catch_up, sum(ends) - sum(starts))
+        self._finish_return(SpeculativeEntry(requests=len(reqs), tokens_caught_up=sum(ends) - sum(starts)))
+        return batch
+
+    def _make_extend(self, batch: Any, starts: Sequence[int], ends: Sequence[int]) -> None:
+        """Rewrite a batch prepared for speculation as an extend over its requests' tokens from ``starts`` up to and
+        including the pending one at ``ends``."""
+        past_ends = [end + 1 for end in ends]
+        v2_batch.launch_running_as_extend(batch, v2_batch.TokenRanges(batch.reqs, starts, past_ends))
+        for req, start, past_end in zip(batch.reqs, starts, past_ends):
+            v2_compat.set_extend_end(req, start, past_end)
+            if not self._processor_counts_the_tail:
+                v2_compat.set_committed_len(req, past_end)
+        # not prefilled just now: nothing of theirs goes to the prefix cache when the result is processed
+        batch.decoding_reqs = frozenset(batch.reqs)
+
+    def _note_caught_up(self, reqs: Sequence[Any], catch_up: bool, tokens: int) -> None:
+        if not self._has_draft_kv:
+            return
+        self._draft_stats.tokens_caught_up += tokens
+        for req in reqs:
+            if catch_up and is_worth(req):
+                set_gap(req, None)
+            else:
+                self._draft_stats.tokens_skipped += missing_tokens(req)
+
+    def _finish_return(self, entry: SpeculativeEntry) -> None:
+        self._plain, self._return_asked, self._penalties_due = False, None, False
+        self._listener.on_returned(entry)
+
+    def _catch_up_aside(self, batch: Any) -> None:
+        """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
+        ranges = ranges_beside(batch.reqs, self._pause.tokens)
+        if not ranges:
+            return
+        began = time.perf_counter()
+        self._forward_aside(v2_batch.aside(self._scheduler, ranges))
+        milliseconds = (time.perf_counter() - began) * 1e3
+        tokens = sum(end - start for _, start, end in ranges)
+        self._draft_stats.pause(tokens, milliseconds)
+        if self._measures_forwards:
+            self._pause.took(tokens, milliseconds)
+        for req, _, end in ranges:
+            # the last position was not written with the token that followed
+            set_gap(req, end - 1)
+
+    def _forward_aside(self, batch: Any) -> None:
+        """Run a batch beside the event loop through the speculative worker; its result is dropped."""
+        from sglang.srt.managers.overlap_utils import resolve_forward_inputs
+
+        scheduler = self._scheduler
+        self._aside_batches.append((batch, vars(batch).copy()))
+        with self._forward_stream():
+            if scheduler.enable_overlap:
+                scheduler.forward_stream.wait_stream(scheduler.schedule_stream)
+            resolve_forward_inputs(batch, scheduler.future_map)
+            scheduler.draft_worker.forward_batch_generation(batch)
+
+    # Prefixes
+
+    def _note_prefix_gaps(self, batch: Any) -> None:
+        """Find what the draft misses in the cached prefixes of a prefill; unless PLAIN, let the prefill write it."""
+        gaps: list[int | None] = [None] * len(batch.reqs)
+        if self._unseen.any and any(batch.prefix_lens):
+            gaps = self._gaps_in_prefixes(batch)
+            missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps) if gap is not None)
+            if missing and not self._plain:
+                room = self._largest_extend - batch.extend_num_tokens
+                if missing <= room and v2_batch.is_all_tokens(batch):
+                    self._draft_stats.prefix_tokens_filled += v2_batch.start_at_gaps(batch, gaps)
+                    gaps = [None] * len(batch.reqs)
+                else:
+                    self._draft_stats.prefix_tokens_skipped += missing
+        for req, gap in zip(batch.reqs, gaps):
+            set_gap(req, gap)
+
+    def _gaps_in_prefixes(self, batch: Any) -> list[int | None]:
+        rows = [v2_compat.row_index(req) for req in batch.reqs]
+        req_to_token = self._scheduler.req_to_token_pool.req_to_token
+        slots = kv.gather_slots(req_to_token, rows, [0] * len(rows), batch.prefix_lens)
+        return self._unseen.gaps_in(slots, batch.prefix_lens)
+
+    def _note_prefix_insert(self, req: Any, length: int) -> None:
+        """Tell the prefix cache's slots apart: written by the draft, or decoded while PLAIN."""
+        with self._contained("keeping track of draft KV in the prefix cache"):
+            gap = gap_of(req)
+            if self._unseen.any or (gap is not None and gap < length):
+                row = self._scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length]
+                self._unseen.note(row, gap)
+
+    # Helpers
+
+    def _in_flight(self) -> bool:
+        # the event loop makes the queue when it starts
+        return bool(self._scheduler.enable_overlap and getattr(self._scheduler, "result_queue", None))
+
+    def _forward_stream(self) -> AbstractContextManager[Any]:
+        """The stream on which forwards run."""
+        scheduler = self._scheduler
+        return scheduler.forward_stream_ctx if scheduler.enable_overlap else nullcontext()
+
+    def _decodable(self) -> Iterable[Any]:
+        """Unfinished requests of the next decode batch: the running ones, and those the last prefill finished."""
+        yield from (req for req in self._scheduler.running_batch.reqs if not req.finished())
+        yield from self._just_prefilled()
+
+    def _just_prefilled(self) -> Iterable[Any]:
+        scheduler = self._scheduler
+        last = scheduler.last_batch
+        if last is not None and last is not scheduler.running_batch and last.forward_mode.is_extend():
+            yield from (req for req in last.reqs if req is not scheduler.chunked_req and not req.finished())
+
+    def _free_slots(self) -> int:
+        scheduler = self._scheduler
+        return int(scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size())
+
+    def _token_usage(self) -> float:
+        return 1 - self._free_slots() / float(self._scheduler.max_total_num_tokens)
+
+
+def _check_settled(req: Any) -> None:
+    """Raise if the KV of ``req`` does not end where its last token but one does."""
+    committed, expected = v2_compat.committed_len(req), len(req.origin_input_ids) + len(req.output_ids) - 1
+    if committed != expected:
+        raise RuntimeError(
+            f"request {req.rid} has KV for {committed} tokens where {expected} were expected;"
+            " the batch was left as it was"
+        )
+
+
+def _missing_of_worthy(reqs: Iterable[Any]) -> Iterator[int]:
+    return (missing_tokens(req) for req in reqs if is_worth(req))
+
+
+def _catch_up_start(req: Any, end: int) -> int:
+    """Where the catch-up of a request with ``end`` tokens in the KV cache starts."""
+    gap = gap_of(req)
+    return end if gap is None or not is_worth(req) else min(gap, end)
+
+
+def create(scheduler: Any, release: str, config: SwitchConfig) -> V2Engine:
+    """The engine for ``scheduler``; raises :class:`specswitch.errors.UnsupportedError`."""
+    return V2Engine(scheduler, release, plain_forward(scheduler), config)
