@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +65,10 @@ class Load:
         self._jobs = itertools.cycle(jobs)
         self._users: dict[int, asyncio.Task[None]] = {}
 
-    async def follow(self, phases: Iterable[Phase], entered: Callable[[Phase], None] = lambda phase: None) -> None:
-        """Go through the phases, calling ``entered`` at the start of each, and wait for the last answers."""
+    async def follow(self, phases: Iterable[Phase]) -> None:
+        """Go through the phases and wait for the last answers."""
         try:
             for phase in phases:
-                entered(phase)
                 self._set_concurrency(phase.concurrency)
                 await self._pass(phase.seconds)
             self._set_concurrency(0)
