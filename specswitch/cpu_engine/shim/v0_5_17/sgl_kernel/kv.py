@@ -1,34 +1,26 @@
-"""KV slots: rows of ``req_to_token`` (requests x positions) and the pool's buffers.
-
-``req_pool_indices`` bs names the rows; ``start``, ``end``, ``seq_lens`` bs are positions in them.
-"""
+"""KV slots and the pool's buffers, as 0.5.17 to 0.5.23 call them; shapes as in :mod:`sgl_on_cpu.kv`."""
 
 from __future__ import annotations
 
 import ctypes
 
 import torch
+from sgl_on_cpu.kv import read_draft_slots, read_rows, write_rows
 from torch import Tensor
 
 
 def assign_req_to_token_pool_cpu(
     req_pool_indices: Tensor, req_to_token: Tensor, start: Tensor, end: Tensor, out_cache_loc: Tensor, pool_len: int
 ) -> None:
-    """Write the slots ``out_cache_loc`` into each row's [start, end), one request after the other."""
-    at = 0
-    for row, first, last in zip(req_pool_indices.tolist(), start.tolist(), end.tolist(), strict=True):
-        req_to_token[row, first:last] = out_cache_loc[at : at + last - first].to(req_to_token.dtype)
-        at += last - first
+    """See :func:`sgl_on_cpu.kv.write_rows`."""
+    write_rows(req_pool_indices, req_to_token, start, end, out_cache_loc)
 
 
 def assign_extend_cache_locs_cpu(
     req_pool_indices: Tensor, req_to_token: Tensor, start: Tensor, end: Tensor, out_cache_loc: Tensor, pool_len: int
 ) -> None:
-    """Read each row's [start, end) into ``out_cache_loc``, one request after the other."""
-    at = 0
-    for row, first, last in zip(req_pool_indices.tolist(), start.tolist(), end.tolist(), strict=True):
-        out_cache_loc[at : at + last - first] = req_to_token[row, first:last].to(out_cache_loc.dtype)
-        at += last - first
+    """See :func:`sgl_on_cpu.kv.read_rows`."""
+    read_rows(req_pool_indices, req_to_token, start, end, out_cache_loc)
 
 
 def assign_draft_cache_locs_contiguous_cpu(
@@ -40,10 +32,8 @@ def assign_draft_cache_locs_contiguous_cpu(
     topk: int,
     num_steps: int,
 ) -> None:
-    """Read the ``topk * num_steps`` slots behind each sequence into ``out_cache_loc``."""
-    width = topk * num_steps
-    for i, (row, length) in enumerate(zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)):
-        out_cache_loc[i * width : (i + 1) * width] = req_to_token[row, length : length + width].to(out_cache_loc.dtype)
+    """See :func:`sgl_on_cpu.kv.read_draft_slots`."""
+    read_draft_slots(req_pool_indices, req_to_token, seq_lens, out_cache_loc, topk * num_steps)
 
 
 def build_draft_decode_metadata_cpu(
