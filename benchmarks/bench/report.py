@@ -1,0 +1,98 @@
+"""Tables and a plot of what was measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def speeds(rows: Sequence[Row], key: str = "steady_tok_s") -> dict[tuple[str, int], float]:
+    """The mean over repeats, by (server, concurrency)."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if row["kind"] == "speed" and row.get(key):
+            found.setdefault((row["server"], row["concurrency"]), []).append(row[key])
+    return {place: statistics.mean(values) for place, values in found.items()}
+
+
+def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
+    """Markdown: tokens per second, and the ratio to the server that each is compared with."""
+    parts = []
+    for title, key in (
+        ("Steady decode, output tokens per second (ratio)", "steady_tok_s"),
+        ("End to end, prefill included", "end_to_end_tok_s"),
+        ("Time per output token of one request, ms", "token_latency_ms_p50"),
+        ("99th percentile of the gap between chunks, ms", "chunk_gap_ms_p99"),
+    ):
+        cells = speeds(rows, key)
+        levels = sorted({level for _, level in cells})
+        names = list(dict.fromkeys(name for name, _ in cells))
+        lines = [f"{title}\n", "| server | " + " | ".join(map(str, levels)) + " |", "|---" * (len(levels) + 1) + "|"]
+        for name in names:
+            line = [f"| {name}"]
+            for level in levels:
+                value, base = cells.get((name, level)), cells.get((compare.get(name, ""), level))
+                ratio = f" ({value / base:.3f})" if value and base else ""
+                line.append(f"{value:.4g}{ratio}" if value else "")
+            lines.append(" | ".join(line) + " |")
+        parts.append("\n".join(lines))
+    parts += [_noise(rows), _list(rows, "switch"), _list(rows, "accuracy")]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _noise(rows: Sequence[Row]) -> str:
+    lines = []
+    by_place: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if row["kind"] == "speed" and row.get("steady_tok_s"):
+            by_place.setdefault((row["server"], row["concurrency"]), []).append(row["steady_tok_s"])
+    for (name, level), values in by_place.items():
+        if len(values) > 1:
+            lines.append(f"| {name} | {level} | {max(values) / min(values) - 1:.2%} |")
+    return "\n".join(["Repeats: largest over smallest\n", "| server | concurrency | spread |", "|---|---|---|", *lines]) if lines else ""
+
+
+def _list(rows: Sequence[Row], kind: str) -> str:
+    chosen = [row for row in rows if row["kind"] == kind]
+    if not chosen:
+        return ""
+    keys = list(dict.fromkeys(key for row in chosen for key in row if key not in ("kind", "error")))
+    head = ["| " + " | ".join(keys) + " |", "|---" * len(keys) + "|"]
+    return "\n".join([f"{kind}\n", *head, *("| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in chosen)])
+
+
+def plot(rows: Sequence[Row], compare: Mapping[str, str], path: Path) -> None:
+    """Throughput over concurrency, and ratios to the compared server below."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    cells = speeds(rows)
+    names = list(dict.fromkeys(name for name, _ in cells))
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(9, 8), height_ratios=(2, 1))
+    for name in names:
+        levels = sorted(level for owner, level in cells if owner == name)
+        ours = name.startswith("specswitch")
+        style = {"marker": "o", "linewidth": 2.2} if ours else {"marker": ".", "linestyle": "--"}
+        (line,) = above.plot(levels, [cells[name, level] for level in levels], label=name, **style)
+        base = compare.get(name)
+        both = [level for level in levels if (base, level) in cells]
+        if both:
+            ratios = [cells[name, level] / cells[base, level] for level in both]
+            below.plot(both, ratios, color=line.get_color(), label=f"{name} / {base}", **style)
+    above.set(ylabel="steady decode, tokens/s", xscale="log", yscale="log")
+    below.set(ylabel="ratio", xlabel="requests in flight")
+    below.axhline(1.0, color="grey", linewidth=0.8)
+    ticks = sorted({level for _, level in cells})
+    below.set_xticks(ticks, map(str, ticks))
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
