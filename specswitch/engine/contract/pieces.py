@@ -24,6 +24,8 @@ class Kind(str, Enum):
     """A class; with parameters, its constructor."""
     ATTRIBUTE = "attribute"
     """Assigned on ``self``, on the class, declared as a field, or a property."""
+    SERVER_ARGUMENT = "server argument"
+    """A field of ``ServerArgs``: its own, or of one of the classes that it is assembled from since 0.5.20."""
     ENUM_MEMBER = "enum member"
     CONSTANT = "module constant"
 
@@ -116,9 +118,9 @@ class Owner:
         )
 
     def attributes(
-        self, use: Use, whys: Mapping[str, str], *, since: str | None = None, until: str | None = None
+        self, use: Use, why: str, *names: str, since: str | None = None, until: str | None = None
     ) -> tuple[Piece, ...]:
-        """Attributes of this class, each with its reason."""
+        """Attributes of this class that serve one end."""
         return tuple(
             Piece(
                 self.module,
@@ -129,7 +131,30 @@ class Owner:
                 since=since or self.since,
                 until=until or self.until,
             )
-            for name, why in whys.items()
+            for name in names
+        )
+
+    def arguments(
+        self, why: str, *names: str, use: Use = Use.READ, since: str | None = None, until: str | None = None
+    ) -> tuple[Piece, ...]:
+        """Fields of ``ServerArgs``."""
+        return tuple(
+            Piece(self.module, f"{self.name}.{name}", Kind.SERVER_ARGUMENT, use, why, since=since, until=until)
+            for name in names
+        )
+
+    def itself(self, why: str, *, use: Use = Use.READ, args: Iterable[str] = (), keywords: Iterable[str] = ()) -> Piece:
+        """The class; with parameters, its constructor."""
+        return Piece(
+            self.module,
+            self.name,
+            Kind.CLASS,
+            use,
+            why,
+            tuple(args),
+            tuple(keywords),
+            since=self.since,
+            until=self.until,
         )
 
     def members(self, why: str, *names: str) -> tuple[Piece, ...]:
@@ -146,6 +171,21 @@ class Owner:
             )
             for name in names
         )
+
+
+def function(
+    module: str,
+    name: str,
+    use: Use,
+    why: str,
+    *,
+    args: Iterable[str] = (),
+    keywords: Iterable[str] = (),
+    since: str | None = None,
+    until: str | None = None,
+) -> Piece:
+    """A function of a module."""
+    return Piece(module, name, Kind.FUNCTION, use, why, tuple(args), tuple(keywords), since=since, until=until)
 
 
 @dataclass(frozen=True, slots=True)

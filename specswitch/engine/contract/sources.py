@@ -157,6 +157,15 @@ class Module:
         """Every name the module binds itself."""
         return iter(self._bound[0])
 
+    def classes_imported_from(self, package: str) -> Iterator[Class]:
+        """The classes that this module imports from modules of ``package``."""
+        for bindings in self._bound[0].values():
+            for binding in bindings:
+                if isinstance(binding, Import) and binding.module.startswith(f"{package}."):
+                    found = self._follow(binding, frozenset())
+                    if isinstance(found, Class):
+                        yield found
+
     def find(self, name: str) -> Class | FunctionNode | None:
         """The class or function that ``name`` means here, followed through imports and aliases."""
         if name not in self._found:

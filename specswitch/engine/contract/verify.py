@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from specswitch.engine.contract.pieces import Kind, Piece, Use
 from specswitch.engine.contract.sources import Class, Module, Signature, SourceTree, signature
 
 _GONE = "is gone"
+_ARGUMENT_GROUPS = "sglang.srt.arg_groups.fields"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,23 @@ def verify(tree: SourceTree, pieces: Iterable[Piece]) -> tuple[Mismatch, ...]:
     Methods and attributes are looked up along the base classes and mixins that live inside SGLang.  What
     several rows find wrong with one piece is reported once.
     """
-    wanted = tuple(pieces)
+    with _collector_paused():
+        return _mismatches(tree, tuple(pieces))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Parsing makes hundreds of thousands of nodes that all stay; looking for garbage among them doubles the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _mismatches(tree: SourceTree, wanted: tuple[Piece, ...]) -> tuple[Mismatch, ...]:
     stated = frozenset(piece.name.rsplit(".", 1)[-1] for piece in wanted)
     found: dict[tuple[str, str], Mismatch] = {}
     for piece in wanted:
@@ -80,6 +99,10 @@ def _member_problem(module: Module, piece: Piece) -> str | None:
         return _method_problem(owner, member, piece)
     if piece.kind is Kind.ENUM_MEMBER:
         return None if owner.has_class_level(member) else _GONE
+    if piece.kind is Kind.SERVER_ARGUMENT:
+        groups = module.classes_imported_from(_ARGUMENT_GROUPS)
+        declared = owner.has_attribute(member) or any(group.has_attribute(member) for group in groups)
+        return None if declared else _GONE
     if not owner.has_attribute(member):
         return "is a method now" if owner.is_method(member) else _GONE
     return owner.refuses_write(member) if Use.WRITE in piece.use else None

@@ -1,0 +1,220 @@
+"""Rows of the modules that serve every release line."""
+
+from __future__ import annotations
+
+from specswitch.engine.contract.pieces import Need, Use, function
+from specswitch.engine.contract.table import whys
+from specswitch.engine.contract.table.owners import (
+    ALGORITHM,
+    CONFIG_BAG,
+    DECODE_GRAPH_RUNNER,
+    FORWARD_BATCH,
+    FREQUENCY_PENALTY,
+    GRAPH_CONFIG,
+    GRAPH_PHASE,
+    GRAPH_RUNNER,
+    GRAPH_SHARED_OUTPUT,
+    HOOK_REGISTRY,
+    HOOK_TYPE,
+    LLAMA,
+    LLAMA_LAYERS,
+    MIN_NEW_TOKENS,
+    MODEL_RUNNER,
+    ORCHESTRATOR,
+    PENALIZER,
+    PRESENCE_PENALTY,
+    REPETITION_PENALTY,
+    REQ,
+    ROWS,
+    SAMPLING,
+    SAMPLING_PARAMS,
+    SCHEDULER,
+    SERVER_ARGS,
+    TARGET_WORKER,
+    TOKENIZER_MANAGER,
+)
+
+_HOOK, _CALL, _READ, _WRITE = Use.HOOK, Use.CALL, Use.READ, Use.WRITE
+_BOTH = Use.READ | Use.WRITE
+_FLAGS = "add and read the --specswitch flags"
+_REGISTER = "register the hooks of the plugin"
+_START = "check the contract before the model loads"
+_FEATURES = "see which sampling features a request uses"
+_OVERRIDES = "sglang.srt.arg_groups.overrides"
+
+PLUGIN = Need(
+    "specswitch.plugin",
+    (
+        function("sglang.srt.plugins", "load_plugins", _READ, "be loaded in the launcher and in every scheduler"),
+        HOOK_REGISTRY.itself(_REGISTER),
+        HOOK_REGISTRY.method("register", _CALL, _REGISTER, args=("target", "hook", "hook_type")),
+        *HOOK_TYPE.members(_REGISTER, "AFTER", "AROUND"),
+        SERVER_ARGS.itself(_FLAGS),
+        SERVER_ARGS.method("add_cli_args", _HOOK, _FLAGS, args=("parser",)),
+        SERVER_ARGS.method("from_cli_args", _HOOK, _FLAGS, args=("args",)),
+        SERVER_ARGS.method("__post_init__", _HOOK, _START, until="0.5.18"),
+        SERVER_ARGS.method("resolve_once", _HOOK, _START, since="0.5.19"),
+        SCHEDULER.method("__init__", _HOOK, "wire the switch into each scheduler", args=("server_args",)),
+        *SCHEDULER.attributes(_READ, "write the log on rank 0 only", "tp_rank", until="0.5.12.post1"),
+    ),
+)
+
+BUILD = Need(
+    "specswitch.engine.build",
+    (
+        *SERVER_ARGS.arguments("choose the engine path", "disable_overlap_schedule"),
+        *SCHEDULER.attributes(_READ, "choose the engine path", "enable_overlap"),
+    ),
+)
+
+ADMISSION = Need(
+    "specswitch.engine.admission",
+    (
+        SERVER_ARGS.itself(whys.REQUEST_LIMIT),
+        SERVER_ARGS.method("_handle_speculative_decoding", _HOOK, whys.REQUEST_LIMIT, until="0.5.12.post1"),
+        function(
+            "sglang.srt.arg_groups.speculative_hook",
+            "handle_speculative_decoding",
+            _HOOK,
+            whys.REQUEST_LIMIT,
+            args=("server_args",),
+            since="0.5.13",
+        ),
+        SERVER_ARGS.method("resolve_once", _READ, whys.REQUEST_LIMIT, since="0.5.19"),
+        function(
+            _OVERRIDES,
+            "resolution_result",
+            _CALL,
+            whys.REQUEST_LIMIT,
+            args=("server_args", "field"),
+            since="0.5.19",
+        ),
+        function(
+            _OVERRIDES, "declare_resolution", _CALL, whys.REQUEST_LIMIT, args=("server_args", "source"), since="0.5.19"
+        ),
+        *SERVER_ARGS.arguments(whys.REQUEST_LIMIT, "max_running_requests", use=_BOTH),
+        *SCHEDULER.attributes(
+            _READ, "log how many requests may run", "server_args", "max_running_requests", "max_total_num_tokens"
+        ),
+    ),
+)
+
+GRAPH_SIZES = Need(
+    "specswitch.engine.graph_sizes",
+    (
+        *SERVER_ARGS.arguments(whys.PLAIN_GRAPHS, "cuda_graph_bs", use=_BOTH, until="0.5.13.post1"),
+        *SERVER_ARGS.arguments(whys.PLAIN_GRAPHS, "cuda_graph_config", since="0.5.14"),
+        *GRAPH_CONFIG.attributes(_READ, whys.PLAIN_GRAPHS, "decode"),
+        *GRAPH_PHASE.attributes(_BOTH, whys.PLAIN_GRAPHS, "bs"),
+        function("sglang.srt.runtime_context", "get_exec", _READ, whys.PLAIN_GRAPHS, since="0.5.17"),
+        *SERVER_ARGS.arguments(whys.PLAIN_GRAPHS, "max_running_requests", "tp_size"),
+        *SCHEDULER.attributes(_READ, whys.PLAIN_GRAPHS, "server_args", "tp_worker"),
+        *TARGET_WORKER.attributes(_READ, whys.PLAIN_GRAPHS, "model_runner"),
+        *MODEL_RUNNER.attributes(_READ, whys.PLAIN_GRAPHS, "req_to_token_pool"),
+        *ROWS.attributes(_READ, whys.PLAIN_GRAPHS, "size"),
+    ),
+)
+
+PLAIN_GRAPHS = Need(
+    "specswitch.engine.plain_graphs",
+    (
+        *SCHEDULER.attributes(_READ, whys.PLAIN_GRAPHS, "tp_worker"),
+        SCHEDULER.method(
+            "init_all_cuda_graphs", _HOOK, whys.PLAIN_GRAPHS, called_in=("init_model_worker",), since="0.5.14"
+        ),
+        *TARGET_WORKER.attributes(_READ, whys.PLAIN_GRAPHS, "model_runner"),
+        *MODEL_RUNNER.attributes(_READ, whys.PLAIN_GRAPHS, "server_args", "model", "device", "gpu_id"),
+        *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "attn_backend", "spec_algorithm", "init_new_workspace"),
+        *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "graph_runner", until="0.5.13.post1"),
+        *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "decode_cuda_graph_runner", since="0.5.14"),
+        *MODEL_RUNNER.attributes(_READ, whys.PLAIN_GRAPHS, "eager_runner", since="0.5.14"),
+        *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "graph_shared_output", since="0.5.15"),
+        MODEL_RUNNER.method("_get_attention_backend", _CALL, whys.PLAIN_GRAPHS, keywords=("init_new_workspace",)),
+        GRAPH_RUNNER.itself(whys.PLAIN_GRAPHS, use=_CALL, args=("model_runner",), keywords=("attn_backend",)),
+        GRAPH_RUNNER.method("can_run", _HOOK, whys.PLAIN_GRAPHS, args=("forward_batch",)),
+        *GRAPH_RUNNER.attributes(_READ, whys.PLAIN_GRAPHS, "capture_bs", "capture_hidden_mode"),
+        DECODE_GRAPH_RUNNER.itself(whys.PLAIN_GRAPHS, use=_CALL, args=("model_runner",), keywords=("attn_backend",)),
+        DECODE_GRAPH_RUNNER.method("can_run_graph", _HOOK, whys.PLAIN_GRAPHS, args=("forward_batch",)),
+        *DECODE_GRAPH_RUNNER.attributes(_READ, whys.PLAIN_GRAPHS, "capture_bs", "capture_hidden_mode"),
+        GRAPH_SHARED_OUTPUT.method("create_for_model_runner", _CALL, whys.PLAIN_GRAPHS, args=("model_runner",)),
+        *FORWARD_BATCH.attributes(_READ, whys.PLAIN_GRAPHS, "capture_hidden_mode", "batch_size"),
+        *ALGORITHM.members(whys.PLAIN_GRAPHS, "NONE"),
+        *SERVER_ARGS.arguments(
+            whys.PLAIN_GRAPHS,
+            "speculative_eagle_topk",
+            "speculative_num_steps",
+            "speculative_num_draft_tokens",
+            use=_BOTH,
+        ),
+        function("sglang.srt.runtime_context", "get_spec", _READ, whys.PLAIN_GRAPHS, since="0.5.17"),
+        CONFIG_BAG.method("override", _CALL, whys.PLAIN_GRAPHS),
+        *LLAMA.attributes(_BOTH, whys.PLAIN_GRAPHS, "capture_aux_hidden_states"),
+        *LLAMA_LAYERS.attributes(_BOTH, whys.PLAIN_GRAPHS, "layers_to_capture"),
+        function(
+            "sglang.srt.utils",
+            "get_available_gpu_memory",
+            _CALL,
+            "log what the plain graphs cost",
+            args=("device", "gpu_id"),
+        ),
+    ),
+)
+
+KV = Need(
+    "specswitch.engine.kv",
+    REQ.attributes(_READ, whys.CATCH_UP, "origin_input_ids", "output_ids"),
+)
+
+FEATURES = Need(
+    "specswitch.engine.features",
+    (
+        *REQ.attributes(_READ, _FEATURES, "sampling_params", "grammar", "return_logprob", "return_hidden_states"),
+        *SAMPLING_PARAMS.attributes(
+            _READ,
+            _FEATURES,
+            "frequency_penalty",
+            "presence_penalty",
+            "repetition_penalty",
+            "min_new_tokens",
+            "logit_bias",
+            "min_p",
+        ),
+    ),
+)
+
+PENALTIES = Need(
+    "specswitch.engine.penalties",
+    (
+        *SAMPLING.attributes(_READ, whys.PENALTIES, "penalizer_orchestrator"),
+        *ORCHESTRATOR.attributes(_READ, whys.PENALTIES, "is_required", "penalizers", "device"),
+        PENALIZER.method("is_prepared", _CALL, whys.PENALTIES),
+        *FREQUENCY_PENALTY.attributes(_READ, whys.PENALTIES, "cumulated_frequency_penalties", "frequency_penalties"),
+        *PRESENCE_PENALTY.attributes(_READ, whys.PENALTIES, "cumulated_presence_penalties", "presence_penalties"),
+        *REPETITION_PENALTY.attributes(_READ, whys.PENALTIES, "cumulated_repetition_penalties", "repetition_penalties"),
+        *MIN_NEW_TOKENS.attributes(_WRITE, whys.PENALTIES, "len_output_tokens"),
+    ),
+)
+
+REQUEST_METRICS = Need(
+    "specswitch.engine.request_metrics",
+    (
+        TOKENIZER_MANAGER.method(
+            "_calculate_spec_decoding_metrics",
+            _HOOK,
+            "count a request's accept length over verify steps alone",
+            args=("meta_info", "recv_obj", "i"),
+        ),
+    ),
+)
+
+SHARED = (
+    PLUGIN,
+    BUILD,
+    ADMISSION,
+    GRAPH_SIZES,
+    PLAIN_GRAPHS,
+    KV,
+    FEATURES,
+    PENALTIES,
+    REQUEST_METRICS,
+)
