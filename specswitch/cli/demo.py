@@ -12,6 +12,7 @@ from specswitch.cpu_engine.releases import DEFAULT_MODELS, Release, installed_re
 from specswitch.cpu_engine.server import ServerFailed
 
 _PREFERRED = ("eagle3-v2", "eagle3-topk1")
+_WIDTH_WITHOUT_TERMINAL = 110
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
@@ -58,6 +59,8 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     settings = run.Settings(chosen, python, mode, models, out, port, seconds or run.PLAN_SECONDS)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
     with Screen(console, settings.seconds) as screen:
         try:
             report = run.run(settings, screen)

@@ -36,7 +36,8 @@ PLAN = (
 
 PLAN_SECONDS = sum(phase.seconds for phase in PLAN)
 
-JOBS = tuple(Job(prompt, 48 + 16 * (number % 4)) for number, prompt in enumerate(PROMPTS))
+JOBS = tuple(Job(prompt, 48 + 37 * number % 80) for number, prompt in enumerate(PROMPTS))
+"""Of unequal lengths, so that they do not end together."""
 
 _REQUEST_TIMEOUT = 120.0
 """Seconds without a token."""

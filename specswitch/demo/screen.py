@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -116,14 +117,24 @@ def _over_time(report: Report) -> Table:
 
 
 def _transitions(report: Report) -> Table:
-    table = Table("second", "from", "to", "because", "ms", "slots given back", "tokens caught up")
+    """With the KV slots given back by each, and the tokens caught up."""
+    table = Table(
+        "second",
+        "transition",
+        "because",
+        "ms",
+        "slots\ngiven back",
+        "tokens\ncaught up",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.columns[1].no_wrap = True
     for column in table.columns[-3:]:
         column.justify = "right"
     for event in report.transitions:
         table.add_row(
             f"{event['seconds']:.1f}",
-            _styled(event["from"]),
-            _styled(event["to"]),
+            f"{_styled(event['from'])} > {_styled(event['to'])}",
             event["reason"],
             f"{event['duration_ms']:.1f}",
             str(event["slots_given_back"] or ""),
