@@ -41,13 +41,13 @@ def train(texts: Iterable[str]) -> Tokenizer:
     )
     if tokenizer.get_vocab_size() != VOCAB_SIZE:
         raise RuntimeError(
-            f"The tokenizer has {tokenizer.get_vocab_size()} entries, not {VOCAB_SIZE}: give it more text to learn from."
+            f"the tokenizer has {tokenizer.get_vocab_size()} entries, not {VOCAB_SIZE}; give it more text to learn from"
         )
     return tokenizer
 
 
 def save(tokenizer: Tokenizer, folder: Path, context_length: int) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json``, as ``AutoTokenizer`` of transformers 4 and 5 reads them."""
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``, which ``AutoTokenizer`` of transformers 4 and 5 reads."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 NORM_EPS = 1e-5
 ROPE_THETA = 10000.0
@@ -59,7 +59,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, NORM_EPS)
+        return functional.rms_norm(x, (x.shape[-1],), self.weight, NORM_EPS)
 
 
 class Attention(nn.Module):
@@ -82,6 +82,9 @@ class Attention(nn.Module):
             keys, self._split(self.v_proj(x), self.kv_heads)
         )
 
+    def _for_each_head(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(2).expand(-1, -1, self.heads // self.kv_heads, -1, -1).flatten(1, 2)
+
     def _merge(self, x: Tensor) -> Tensor:
         out: Tensor = self.o_proj(x.transpose(1, 2).flatten(-2))
         return out
@@ -91,12 +94,8 @@ class Attention(nn.Module):
         queries, kept = self._project(x, 0 if past is None else past.keys.shape[-2])
         if past is not None:
             kept = Kept(torch.cat((past.keys, kept.keys), 2), torch.cat((past.values, kept.values), 2))
-        group = self.heads // self.kv_heads
-        out = F.scaled_dot_product_attention(
-            queries,
-            kept.keys.repeat_interleave(group, 1),
-            kept.values.repeat_interleave(group, 1),
-            is_causal=past is None,
+        out = functional.scaled_dot_product_attention(
+            queries, self._for_each_head(kept.keys), self._for_each_head(kept.values), is_causal=past is None
         )
         return self._merge(out), kept
 
@@ -109,11 +108,11 @@ class Attention(nn.Module):
         if not earlier:
             return self.forward(x)
         queries, own = self._project(x, 0)
-        group, step, length = self.heads // self.kv_heads, len(earlier), x.shape[1]
+        step, length = len(earlier), x.shape[1]
         scale = self.head_dim**-0.5
 
         def spread(t: Tensor, shift: int) -> Tensor:
-            return F.pad(t, (0, 0, shift, 0))[:, :, :length].repeat_interleave(group, 1)
+            return self._for_each_head(functional.pad(t, (0, 0, shift, 0))[:, :, :length])
 
         place = torch.arange(length, device=x.device)
         hidden = place[None, :] > place[:, None] - step
@@ -141,7 +140,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
@@ -229,7 +228,7 @@ class Head(nn.Module):
             logits, hidden, kept = self.step(embeds, hidden, earlier)
             guesses.append(logits)
             earlier.append(kept)
-            hidden = F.pad(hidden, (0, 0, 1, 0))[:, :-1]
+            hidden = functional.pad(hidden, (0, 0, 1, 0))[:, :-1]
         return guesses
 
 
@@ -257,7 +256,7 @@ class Eagle(Head):
 
 
 class Eagle3(Head):
-    """``LlamaForCausalLMEagle3``: ``fc`` over three hidden states, a layer of double input width, its own ``lm_head``."""
+    """``LlamaForCausalLMEagle3``: ``fc`` over three hidden states, a layer of doubled input width, ``lm_head``."""
 
     def __init__(self, shape: Shape, auxiliary_states: int) -> None:
         super().__init__()

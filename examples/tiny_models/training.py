@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from tiny_models.bpe import EOS
 from tiny_models.nets import Head, Llama
@@ -27,6 +27,15 @@ class Phase:
     length: int
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How one network is trained: ``peak`` is the highest learning rate, ``seed`` draws the batches."""
+
+    phases: tuple[Phase, ...]
+    peak: float
+    seed: int
+
+
 def rows_of_text(tokenizer: Tokenizer, seed: int, length: int) -> Iterator[list[int]]:
     """Endless rows of exactly ``length`` token ids; each begins where a document begins, with ``<s>``."""
     documents = Writer(seed).documents()
@@ -42,28 +51,35 @@ def batch_of(rows: Iterator[list[int]], count: int, device: torch.device) -> Ten
     return torch.tensor([next(rows) for _ in range(count)]).to(device)
 
 
-def optimize(
-    module: nn.Module, peak: float, phases: Iterable[Phase], loss_of: Callable[[Phase], Tensor], report: Report, name: str
-) -> None:
+def shuffled(texts: Tensor, rows: int, seed: int) -> Iterator[Tensor]:
+    """Endless batches ``[rows, length]`` of ``texts``, in a new order each time round."""
+    order = torch.Generator().manual_seed(seed)
+    while True:
+        for part in torch.randperm(len(texts), generator=order).split(rows):
+            if len(part) == rows:
+                yield texts[part.to(texts.device)]
+
+
+def optimize(module: nn.Module, recipe: Recipe, loss_of: Callable[[Phase], Tensor], report: Report, name: str) -> None:
     """Muon for the matrices inside layers, AdamW for the rest.
 
-    Both warm up over a twentieth of the steps and come down on a cosine to a hundredth of ``peak``.
+    Both warm up over a twentieth of the steps and come down on a cosine to a hundredth of the peak.
     """
-    phases = list(phases)
-    total = sum(phase.steps for phase in phases)
-    inner, outer = [], []
+    total = sum(phase.steps for phase in recipe.phases)
+    inner: list[Tensor] = []
+    outer: list[Tensor] = []
     for label, weight in module.named_parameters():
         inside = weight.ndim == 2 and not label.startswith(("embed_tokens.", "lm_head."))
         (inner if inside else outer).append(weight)
     optimizers = (
-        torch.optim.Muon(inner, lr=peak, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(outer, lr=peak, betas=(0.9, 0.95), weight_decay=0.01),
+        torch.optim.Muon(inner, lr=recipe.peak, momentum=0.95, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(outer, lr=recipe.peak, betas=(0.9, 0.95), weight_decay=0.01),
     )
     warm_up, done, recent = max(1, total // 20), 0, 0.0
-    for phase in phases:
+    for phase in recipe.phases:
         for _ in range(phase.steps):
             share = min(1.0, (done + 1) / warm_up)
-            rate = peak * share * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done / total)))
+            rate = recipe.peak * share * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done / total)))
             loss = loss_of(phase)
             module.zero_grad()
             loss.backward()
@@ -77,16 +93,17 @@ def optimize(
                 report(f"{name}: step {done} of {total}, loss {recent:.4f}")
 
 
-def train_target(target: Llama, tokenizer: Tokenizer, phases: list[Phase], peak: float, seed: int, report: Report) -> None:
+def train_target(target: Llama, tokenizer: Tokenizer, recipe: Recipe, report: Report) -> None:
     """Next-token cross-entropy on the world's text."""
-    streams = {length: rows_of_text(tokenizer, seed + length, length) for length in {phase.length for phase in phases}}
+    lengths = {phase.length for phase in recipe.phases}
+    streams = {length: rows_of_text(tokenizer, recipe.seed + length, length) for length in lengths}
 
     def loss_of(phase: Phase) -> Tensor:
         tokens = batch_of(streams[phase.length], phase.rows, target.device)
         logits = target(tokens[:, :-1]).logits
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
-    optimize(target, peak, phases, loss_of, report, "target")
+    optimize(target, recipe, loss_of, report, "target")
 
 
 @torch.inference_mode()
@@ -102,30 +119,20 @@ def continue_greedily(target: Llama, prompts: Tensor, length: int) -> Tensor:
         past, step = states.kept, states.logits.argmax(-1)
 
 
-def own_text(
-    target: Llama, tokenizer: Tokenizer, seed: int, batches: int, rows: int, length: int, report: Report
-) -> Tensor:
-    """int64 ``[batches * rows, length]``: the target's own greedy continuations of fresh openings.
+def own_text(target: Llama, tokenizer: Tokenizer, seed: int, shape: tuple[int, int, int]) -> Tensor:
+    """The target's own greedy continuations of fresh openings.
 
-    The heads are used on what the target writes, not on what the world wrote: they learn from it.
+    ``shape`` is batches, rows of each and tokens of each row; the result int64 ``[batches * rows, tokens]``. The heads
+    will draft what the target writes, not what the world wrote: they learn from it.
     """
-    openings = rows_of_text(tokenizer, seed, length // 2)
+    batches, rows, length = shape
+    openings = rows_of_text(tokenizer, seed, length // 4)
     chooser = torch.Generator().manual_seed(seed)
     texts = []
     for _ in range(batches):
         size = int(torch.randint(8, length // 4, (1,), generator=chooser))
         texts.append(continue_greedily(target, batch_of(openings, rows, target.device)[:, :size], length))
-    report(f"own text: {batches * rows} rows of {length} tokens")
     return torch.cat(texts).clone()
-
-
-def shuffled(texts: Tensor, rows: int, seed: int) -> Iterator[Tensor]:
-    """Endless batches ``[rows, length]`` in a new order each time round."""
-    order = torch.Generator().manual_seed(seed)
-    while True:
-        for part in torch.randperm(len(texts), generator=order).split(rows):
-            if len(part) == rows:
-                yield texts[part]
 
 
 def distance(guess: Tensor, wanted: Tensor) -> Tensor:
@@ -133,14 +140,12 @@ def distance(guess: Tensor, wanted: Tensor) -> Tensor:
     return -(wanted.softmax(-1) * guess.log_softmax(-1)).sum(-1).mean()
 
 
-def train_head(
-    head: Head, target: Llama, texts: Tensor, phases: list[Phase], peak: float, steps: int, seed: int, report: Report, name: str
-) -> None:
-    """Make every draft step of ``head`` guess what the target would say next, ``steps`` steps deep.
+def train_head(head: Head, target: Llama, texts: Tensor, recipe: Recipe, steps: int, report: Report, name: str) -> None:
+    """Make each of ``steps`` draft steps of ``head`` guess what the target would say next on ``texts``.
 
     From the second step on the head is fed its own output, as it will be when it serves.
     """
-    batches = shuffled(texts, phases[0].rows, seed)
+    batches = shuffled(texts, recipe.phases[0].rows, recipe.seed)
 
     def loss_of(phase: Phase) -> Tensor:
         tokens = next(batches)[:, : phase.length]
@@ -148,21 +153,18 @@ def train_head(
             states = target(tokens)
         guesses = head(target, tokens, states, steps)
         wanted = states.logits[:, 1:]
-        losses = [distance(guess[:, step:], wanted[:, step:]) for step, guess in enumerate(guesses)]
-        return torch.stack(losses).mean()
+        return torch.stack([distance(guess[:, step:], wanted[:, step:]) for step, guess in enumerate(guesses)]).mean()
 
-    optimize(head, peak, phases, loss_of, report, name)
+    optimize(head, recipe, loss_of, report, name)
 
 
-def train_draft(
-    draft: Llama, target: Llama, texts: Tensor, phases: list[Phase], peak: float, seed: int, report: Report
-) -> None:
+def train_draft(draft: Llama, target: Llama, texts: Tensor, recipe: Recipe, report: Report) -> None:
     """Distil the target into a smaller model.
 
     SGLang's STANDALONE draft is never shown a prompt's first token, so half of the batches go without it.
     """
-    batches = shuffled(texts, phases[0].rows, seed)
-    coin = torch.Generator().manual_seed(seed)
+    batches = shuffled(texts, recipe.phases[0].rows, recipe.seed)
+    coin = torch.Generator().manual_seed(recipe.seed)
 
     def loss_of(phase: Phase) -> Tensor:
         tokens = next(batches)[:, : phase.length]
@@ -171,6 +173,4 @@ def train_draft(
         skip = int(torch.randint(0, 2, (1,), generator=coin))
         return distance(draft(tokens[:, skip:]).logits, wanted[:, skip:])
 
-    optimize(draft, peak, phases, loss_of, report, "draft")
-
-
+    optimize(draft, recipe, loss_of, report, "draft")

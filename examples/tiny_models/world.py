@@ -156,7 +156,7 @@ def choose(rng: random.Random, forms: tuple[str, ...], *state: object) -> str:
 
 
 class Writer:
-    """Writes documents about the world; one ``Writer`` with one seed writes one fixed stream of them."""
+    """Writes documents about the world; a ``Writer`` with the same seed writes the same ones."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -366,13 +366,15 @@ class Writer:
 
     def chat(self) -> str:
         """A user asks, an assistant answers; some answers are long."""
-        turns = []
-        for _ in range(self.rng.choice((1, 1, 2, 3))):
-            question, answer = self.rng.choice(
-                (self._ask_person, self._ask_place, self._ask_price, self._ask_recipe, self._ask_record, self._ask_story)
-            )()
-            turns.append(chat_turn(question, answer))
-        return "".join(turns)
+        asks = (
+            self._ask_person,
+            self._ask_place,
+            self._ask_price,
+            self._ask_recipe,
+            self._ask_record,
+            self._ask_story,
+        )
+        return "".join(chat_turn(*self.rng.choice(asks)()) for _ in range(self.rng.choice((1, 1, 2, 3))))
 
     def _ask_person(self) -> tuple[str, str]:
         person = self.rng.choice(PEOPLE)
@@ -403,8 +405,8 @@ class Writer:
     def _ask_record(self) -> tuple[str, str]:
         who, good = self.rng.randrange(len(PEOPLE)), self.rng.randrange(len(GOODS))
         place, number = self.rng.randrange(len(PLACES)), self.rng.randint(1, 180)
-        ask = f"Write record {number} for {PEOPLE[who].name} at the {PLACES[place].name} with a {GOODS[good].name} as JSON."
-        return ask, record(number, who, good, place)
+        where = f"for {PEOPLE[who].name} at the {PLACES[place].name} with a {GOODS[good].name}"
+        return f"Write record {number} {where} as JSON.", record(number, who, good, place)
 
     def _ask_story(self) -> tuple[str, str]:
         ask = self.rng.choice(("Tell me a story.", "Please write a long story.", "Write a diary for me."))
