@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -107,7 +107,7 @@ class Line0512Engine(abc.ABC):
         )
         self._largest_extend = min(chunk, _LARGEST_EXTEND)
         self._pause = PauseBudget(config.max_pause_ms, self._largest_extend)
-        self._draft_stats = DraftStats()
+        self.draft_stats = DraftStats()
         self._unseen: UnseenSlots | None = None
         if self._has_draft_kv and not args.disable_radix_cache:
             allocator = scheduler.token_to_kv_pool_allocator
@@ -285,7 +285,7 @@ class Line0512Engine(abc.ABC):
 
     def _internal_state(self, request: GetInternalStateReq) -> Any:
         reply = self._scheduler.get_internal_state(request)
-        reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_stats.as_dict()}
+        reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self.draft_stats.as_dict()}
         return reply
 
     # SPECULATIVE -> PLAIN
@@ -384,8 +384,8 @@ class Line0512Engine(abc.ABC):
             if is_worth(req):
                 set_gap(req, None)
             else:
-                self._draft_stats.tokens_skipped += missing_tokens(req)
-        self._draft_stats.tokens_caught_up += catch_up.tokens
+                self.draft_stats.tokens_skipped += missing_tokens(req)
+        self.draft_stats.tokens_caught_up += catch_up.tokens
         turn_into_catch_up(batch, catch_up)
         batch.spec_algorithm = self._algorithm
         self._catch_up = catch_up
@@ -402,7 +402,7 @@ class Line0512Engine(abc.ABC):
                 except Exception as error:
                     self._give_up_return(error)
                     return original(batch)
-                self._draft_stats.tokens_skipped += sum(map(missing_tokens, batch.reqs))
+                self.draft_stats.tokens_skipped += sum(map(missing_tokens, batch.reqs))
             batch.spec_algorithm, batch.spec_info = self._algorithm, spec_info
         self._finish_return(SpeculativeEntry(len(batch.reqs), 0))
         return original(batch)
@@ -428,15 +428,19 @@ class Line0512Engine(abc.ABC):
         if not ranges:
             return
         began = time.perf_counter()
-        self._forward_aside(aside_batch(self._scheduler, ranges))
+        self.write_draft_kv(ranges)
         tokens = sum(end - start for _, start, end in ranges)
         self._after_aside(tokens, (time.perf_counter() - began) * 1e3)
         for req, _, end in ranges:
             # the last position was written with the token that the target sampled, not with the one that followed
             set_gap(req, end - 1)
 
+    def write_draft_kv(self, ranges: Sequence[tuple[Any, int, int]]) -> None:
+        """Write the draft's KV of ``(request, start, end)`` token ranges in place, beside the event loop."""
+        self._forward_aside(aside_batch(self._scheduler, ranges))
+
     def _after_aside(self, tokens: int, milliseconds: float) -> None:
-        self._draft_stats.pause(tokens, milliseconds)
+        self.draft_stats.pause(tokens, milliseconds)
         if self._scheduler.tp_size == 1:
             self._pause.took(tokens, milliseconds)
 
@@ -455,10 +459,10 @@ class Line0512Engine(abc.ABC):
             gaps = self._unseen.gaps_in(slots, batch.prefix_lens)
             missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps, strict=True) if gap is not None)
             if 0 < missing <= self._largest_extend and not self._has_embeddings(batch):
-                self._draft_stats.prefix_tokens_filled += start_at_gaps(batch, gaps)
+                self.draft_stats.prefix_tokens_filled += start_at_gaps(batch, gaps)
                 gaps = [None] * len(batch.reqs)
             else:
-                self._draft_stats.prefix_tokens_skipped += missing
+                self.draft_stats.prefix_tokens_skipped += missing
         for req, gap in zip(batch.reqs, gaps, strict=True):
             set_gap(req, gap)
 

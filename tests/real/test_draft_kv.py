@@ -1,0 +1,110 @@
+"""Which tokens the draft has not seen is tracked exactly, whatever is interleaved: the truth is computed afresh."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from cases import Case, cases
+from draft_truth import GapChecker
+from switching import open_switched
+
+from specswitch.cpu_engine.inprocess import InProcessScheduler
+from specswitch.policy import Wish
+from specswitch.signals import LoadSample, Mode
+
+pytestmark = pytest.mark.real
+
+TURNS = 140
+WANTED = {
+    # SGLang 0.5.12
+    "eagle-topk1-v1-page1",
+    "eagle3-v1-page1",
+    "eagle-v2-page16",
+    "standalone-v2-page1",
+    # SGLang 0.5.13 and later
+    "eagle-topk1-overlap-page16",
+    "eagle3-topk4-overlap-page1",
+    "eagle-topk4-no-overlap-page1",
+    "standalone-topk1-overlap-page1",
+}
+
+
+def _with_draft_kv() -> list[Case]:
+    return [case for case in cases() if str(case) in WANTED]
+
+
+@pytest.fixture(scope="module", params=_with_draft_kv(), ids=str)
+def server(request: pytest.FixtureRequest) -> Iterator[InProcessScheduler]:
+    case: Case = request.param
+    with open_switched(
+        **case.options,
+        flags=["--specswitch-max-pause-ms", "1"],  # every catch-up of more than 32 tokens is split
+        max_total_tokens=1536,
+        max_running_requests=5,
+        chunked_prefill_size=48,
+    ) as opened:
+        yield opened
+
+
+class _Wanderer:
+    """Wishes for the other mode now and then."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._wanted = Mode.SPECULATIVE
+
+    def __call__(self, sample: LoadSample) -> Wish:
+        if self._dice.random() < 0.12:
+            self._wanted = Mode.PLAIN if self._wanted is Mode.SPECULATIVE else Mode.SPECULATIVE
+        return Wish(self._wanted, "a throw of the dice")
+
+
+def test_gaps_are_the_truth_through_random_interleavings(server: InProcessScheduler) -> None:
+    dice = random.Random(1)
+    switch = server.scheduler.specswitch
+    switch.policy = _Wanderer(dice)
+    vocab_size = server.scheduler.model_config.vocab_size
+    prompts: dict[str, list[int]] = {}
+    checker = GapChecker(server, prompts)
+    for turn in range(TURNS):
+        if dice.random() < 0.2 and len(server.scheduler.waiting_queue) < 3:
+            _arrive(server, dice, prompts, turn, vocab_size)
+        running = [req for req in server.scheduler.running_batch.reqs if not req.finished()]
+        if running and dice.random() < 0.02:
+            server.abort(dice.choice(running).rid)
+        if running and dice.random() < 0.01:
+            server.pause_retract()
+        server.step()
+        assert not switch.faulted, switch.status()["fault"]
+        checker.after_turn()
+        if turn % 2 == 0:
+            checker.check()
+    server.run_until_idle()
+    stats = switch.engine.draft_stats
+    assert checker.seen > 200
+    assert checker.unseen > 40
+    assert switch.status()["transitions"] > 8
+    assert stats.tokens_caught_up_aside > 0, "no catch-up was split"
+    if server.scheduler.page_size == 1:  # larger pages of one answer are seldom shared so soon
+        assert stats.prefix_tokens_filled > 0, "no prefix decoded in PLAIN was reused"
+
+
+def _arrive(
+    server: InProcessScheduler, dice: random.Random, prompts: dict[str, list[int]], turn: int, vocab_size: int
+) -> None:
+    """A new request, or the next turn of a conversation: an earlier prompt, its answer, and a few tokens more."""
+    rid = f"r{turn}"
+    answered = [
+        earlier
+        for earlier, output in server.outputs().items()
+        if output.finished and earlier in prompts and len(prompts[earlier]) + len(output.output_ids) < 300
+    ]
+    more = [dice.randrange(4, vocab_size) for _ in range(dice.choice([3, 9, 17, 40, 70]))]
+    if answered and dice.random() < 0.7:
+        earlier = dice.choice(answered)
+        prompts[rid] = prompts[earlier] + server.outputs()[earlier].output_ids + more[:9]
+    else:
+        prompts[rid] = [4 + turn, *more]  # no two share a first token: a STANDALONE draft would see the other's second
+    server.add(rid, prompts[rid], dice.randrange(10, 70))
