@@ -141,7 +141,7 @@ class InProcessScheduler:
         """Let a request arrive at the next turn.
 
         ``sampling`` are fields of ``SamplingParams``: ``stop_token_ids``, ``frequency_penalty``, ``json_schema``...
-        Greedy and blind to the end-of-sequence token unless said otherwise.
+        Greedy unless said otherwise, and of the full length: SGLang's ``ignore_eos`` is blind to stop tokens, too.
         """
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
         from sglang.srt.sampling.sampling_params import SamplingParams

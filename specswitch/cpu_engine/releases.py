@@ -20,7 +20,7 @@ Arguments = Mapping[str, ArgumentValue]
 """``ServerArgs`` fields by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SpeculativeMode:
     """One way to decode: plain, or one of SGLang's speculative algorithms with its draft model."""
 
@@ -38,7 +38,7 @@ class SpeculativeMode:
     """Whether SGLang accepts a page size above 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Release:
     """An SGLang release and how it runs without a GPU."""
 
@@ -135,6 +135,19 @@ def _chain(algorithm: str, topk: int, draft_tokens: int) -> Arguments:
     }
 
 
+def _ngram(draft_tokens: int) -> Arguments:
+    return {
+        "speculative_algorithm": "NGRAM",
+        "speculative_num_draft_tokens": draft_tokens,
+        # SGLang's default of ten million nodes takes seconds to set up
+        "speculative_ngram_capacity": 100_000,
+    }
+
+
+_NGRAM_CHAIN: Arguments = {"speculative_ngram_max_bfs_breadth": 1, "speculative_ngram_min_bfs_breadth": 1}
+"""With pages SGLang takes drafts without branches only."""
+
+
 def _by_name(*modes: SpeculativeMode) -> Mapping[str, SpeculativeMode]:
     return MappingProxyType({mode.name: mode for mode in modes})
 
@@ -210,10 +223,10 @@ def _modes_0_5_12() -> Mapping[str, SpeculativeMode]:
         v2("standalone-v2", "STANDALONE", "draft", "StandaloneWorkerV2"),
         SpeculativeMode(
             "ngram",
-            {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 4},
+            _ngram(draft_tokens=4),
             overlap=False,
             worker="NGRAMWorker",
-            paged_arguments={"speculative_ngram_max_bfs_breadth": 1, "speculative_ngram_min_bfs_breadth": 1},
+            paged_arguments=_NGRAM_CHAIN,
         ),
     )
 
@@ -235,9 +248,9 @@ def _modes_0_5_17() -> Mapping[str, SpeculativeMode]:
         chain("standalone-topk2", "STANDALONE", "draft", 2, 6, "StandaloneWorkerV2"),
         SpeculativeMode(
             "ngram",
-            {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 8},
+            _ngram(draft_tokens=8),
             worker="NGRAMWorker",
-            paged_arguments={"speculative_ngram_max_bfs_breadth": 1, "speculative_ngram_min_bfs_breadth": 1},
+            paged_arguments=_NGRAM_CHAIN,
         ),
     )
 
