@@ -112,8 +112,8 @@ def test_a_newer_release_that_lacks_a_piece_is_refused_by_name(tmp_path: Path) -
     assert (report.verdict, report.ok, report.newer_than_tested) == (Verdict.MISMATCH, False, True)
     assert report.message() == (
         "SGLang 0.5.99 lacks what specswitch relies on: sglang.srt.managers.scheduler.Scheduler.run_batch is gone "
-        "(needed to launch plain batches); install a release that docs/compatibility.md lists as supported, or start "
-        "without --enable-specswitch."
+        "(needed to launch plain batches); install a release that docs/compatibility.md lists as supported, start "
+        "without --enable-specswitch, or serve without switching by --specswitch-on-mismatch serve-unswitched."
     )
     with pytest.raises(ContractError, match=r"Scheduler\.run_batch is gone"):
         report.raise_if_refused()

@@ -20,7 +20,10 @@ from specswitch.engine.contract.verify import Mismatch, verify
 from specswitch.errors import ContractError
 
 _SHOWN_MISMATCHES = 4
-_WAY_OUT = "install a release that docs/compatibility.md lists as supported, or start without --enable-specswitch"
+_WAY_OUT = (
+    "install a release that docs/compatibility.md lists as supported, start without --enable-specswitch, or serve"
+    " without switching by --specswitch-on-mismatch serve-unswitched"
+)
 
 
 class Verdict(str, Enum):
