@@ -44,6 +44,7 @@ from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.pause import PauseBudget
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
 from specswitch.signals import LoadSample, LocalReadings, Mode
@@ -98,6 +99,7 @@ class V2Engine:
         self._plain_forward = plain_forward
         self._watched_features = config.plain_for
         self._accept = AcceptMeter()
+        self._readings = StepReadings()
         self._hooks = InstanceHooks()
         self._listener: TurnListener
         self._processor_counts_the_tail = v2_compat.processor_counts_the_tail()
@@ -105,7 +107,7 @@ class V2Engine:
         chunk = scheduler.chunked_prefill_size
         self._largest_extend: int = min(chunk, _LARGEST_EXTEND) if chunk else _LARGEST_EXTEND
         self._pause = PauseBudget(config.max_pause_ms, self._largest_extend)
-        self._draft_stats = DraftStats()
+        self.draft_stats = DraftStats()
         allocator = scheduler.token_to_kv_pool_allocator
         self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
         self._measures_forwards = torch.device(scheduler.device).type == "cpu" and scheduler.server_args.tp_size == 1
@@ -161,7 +163,9 @@ class V2Engine:
             steps_in_mode=steps_in_mode,
             accept_length=self._accept.value,
             sampling_features=features.used_by(running, self._watched_features),
-            local=LocalReadings(token_usage=self._token_usage()),
+            context_tokens=self._context_tokens(),
+            missed_tokens=sum(map(missing_tokens, running)) if self._plain and self._has_draft_kv else 0,
+            local=LocalReadings(token_usage=self._token_usage(), steps=self._readings.take()),
         )
 
     def start_drain(self) -> None:
@@ -203,16 +207,17 @@ class V2Engine:
             self._welcome_prefilled()
         self._held = self._returning = None
         plan = original(*args, **kwargs)
+        chosen = v2_compat.batch_to_run(plan)
+        if chosen is None:
+            self._readings.interrupted()
         if self._held is not None:
             v2_compat.set_running_batch(scheduler, plan, self._held)
         elif self._returning is not None:
             # as a prefill runs: outside the running batch, into which SGLang merges it next turn
             v2_compat.set_running_batch(scheduler, plan, v2_batch.empty(self._returning))
-        elif self._has_draft_kv:
-            batch = v2_compat.batch_to_run(plan)
-            if batch is not None and batch.forward_mode.is_extend():
-                with self._contained("looking for draft KV in reused prefixes"):
-                    self._note_prefix_gaps(batch)
+        elif self._has_draft_kv and chosen is not None and chosen.forward_mode.is_extend():
+            with self._contained("looking for draft KV in reused prefixes"):
+                self._note_prefix_gaps(chosen)
         return plan
 
     def _around_update(self, original: Callable[..., Any], batch: Any) -> Any:
@@ -221,8 +226,12 @@ class V2Engine:
         if not self._plain:
             return original(batch)
         if self._return_asked:
-            with self._contained("returning to speculative decoding"):
+            try:
                 converted = self._try_to_return(original, batch, self._return_asked)
+            except Exception as error:
+                self._return_asked = None
+                self._listener.on_fault("returning to SPECULATIVE", error)
+            else:
                 if converted is not None:
                     return converted
         prepared = original(batch)
@@ -250,9 +259,11 @@ class V2Engine:
 
     def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
         original(batch, result)
-        if batch.forward_mode.is_decode():
-            with self._contained("counting a decode step"):
+        with self._contained("counting a decode step"):
+            if batch.forward_mode.is_decode():
                 self._count_step(batch, result)
+            else:
+                self._readings.interrupted()
 
     def _around_war_barrier(self, original: Callable[[], None]) -> None:
         if not self._last_launch_plain:
@@ -283,7 +294,7 @@ class V2Engine:
     def _around_internal_state(self, original: Callable[..., Any], request: Any) -> Any:
         reply = original(request)
         with self._contained("showing the status"):
-            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_stats.as_dict()}
+            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self.draft_stats.as_dict()}
         return reply
 
     @contextmanager
@@ -291,17 +302,18 @@ class V2Engine:
         """What goes wrong in here is reported to the Switch and does not reach the scheduler."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, SGLang must go on serving
+        except Exception as error:
             self._listener.on_fault(doing, error)
 
     def _count_step(self, batch: Any, result: Any) -> None:
         size = len(batch.reqs)
-        if batch.spec_algorithm.is_none():
-            self._listener.on_decode_step(DecodeStep(Mode.PLAIN, size, 0))
-        else:
-            tokens = result.num_correct_drafts + size
+        mode, tokens, accepted = Mode.PLAIN, size, 0
+        if not batch.spec_algorithm.is_none():
+            mode, tokens = Mode.SPECULATIVE, result.num_correct_drafts + size
+            accepted = tokens
             self._accept.add(tokens, size)
-            self._listener.on_decode_step(DecodeStep(Mode.SPECULATIVE, size, tokens))
+        self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
+        self._listener.on_decode_step(DecodeStep(mode, size, accepted))
 
     # SPECULATIVE -> PLAIN
 
@@ -426,7 +438,7 @@ class V2Engine:
             original(batch)  # memory check, retraction, and the speculative reserve of every request
             reqs = list(batch.reqs)
             ends = [v2_compat.committed_len(req) for req in reqs]
-            starts = [_catch_up_start(req, end) if catch_up else end for req, end in zip(reqs, ends)]
+            starts = [_catch_up_start(req, end) if catch_up else end for req, end in zip(reqs, ends, strict=True)]
             if reqs:
                 self._rebuild_penalties(batch)
                 self._make_extend(batch, starts, ends)
@@ -443,7 +455,7 @@ class V2Engine:
         including the pending one at ``ends``."""
         past_ends = [end + 1 for end in ends]
         v2_batch.launch_running_as_extend(batch, v2_batch.TokenRanges(batch.reqs, starts, past_ends))
-        for req, start, past_end in zip(batch.reqs, starts, past_ends):
+        for req, start, past_end in zip(batch.reqs, starts, past_ends, strict=True):
             v2_compat.set_extend_end(req, start, past_end)
             if not self._processor_counts_the_tail:
                 v2_compat.set_committed_len(req, past_end)
@@ -453,12 +465,12 @@ class V2Engine:
     def _note_caught_up(self, reqs: Sequence[Any], catch_up: bool, tokens: int) -> None:
         if not self._has_draft_kv:
             return
-        self._draft_stats.tokens_caught_up += tokens
+        self.draft_stats.tokens_caught_up += tokens
         for req in reqs:
             if catch_up and is_worth(req):
                 set_gap(req, None)
             else:
-                self._draft_stats.tokens_skipped += missing_tokens(req)
+                self.draft_stats.tokens_skipped += missing_tokens(req)
 
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._penalties_due = False, None, False
@@ -470,21 +482,22 @@ class V2Engine:
         if not ranges:
             return
         began = time.perf_counter()
-        self._forward_aside(v2_batch.aside(self._scheduler, ranges))
+        self.write_draft_kv(ranges)
         milliseconds = (time.perf_counter() - began) * 1e3
         tokens = sum(end - start for _, start, end in ranges)
-        self._draft_stats.pause(tokens, milliseconds)
+        self.draft_stats.pause(tokens, milliseconds)
         if self._measures_forwards:
             self._pause.took(tokens, milliseconds)
         for req, _, end in ranges:
             # the last position was not written with the token that followed
             set_gap(req, end - 1)
 
-    def _forward_aside(self, batch: Any) -> None:
-        """Run a batch beside the event loop through the speculative worker; its result is dropped."""
+    def write_draft_kv(self, ranges: Sequence[tuple[Any, int, int]]) -> None:
+        """Write the draft's KV of ``(request, start, end)`` token ranges in place, beside the event loop."""
         from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
         scheduler = self._scheduler
+        batch = v2_batch.aside(scheduler, ranges)
         self._aside_batches.append((batch, vars(batch).copy()))
         with self._forward_stream():
             if scheduler.enable_overlap:
@@ -499,15 +512,15 @@ class V2Engine:
         gaps: list[int | None] = [None] * len(batch.reqs)
         if self._unseen.any and any(batch.prefix_lens):
             gaps = self._gaps_in_prefixes(batch)
-            missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps) if gap is not None)
+            missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps, strict=True) if gap is not None)
             if missing and not self._plain:
                 room = self._largest_extend - batch.extend_num_tokens
                 if missing <= room and v2_batch.is_all_tokens(batch):
-                    self._draft_stats.prefix_tokens_filled += v2_batch.start_at_gaps(batch, gaps)
+                    self.draft_stats.prefix_tokens_filled += v2_batch.start_at_gaps(batch, gaps)
                     gaps = [None] * len(batch.reqs)
                 else:
-                    self._draft_stats.prefix_tokens_skipped += missing
-        for req, gap in zip(batch.reqs, gaps):
+                    self.draft_stats.prefix_tokens_skipped += missing
+        for req, gap in zip(batch.reqs, gaps, strict=True):
             set_gap(req, gap)
 
     def _gaps_in_prefixes(self, batch: Any) -> list[int | None]:
@@ -545,6 +558,11 @@ class V2Engine:
         last = scheduler.last_batch
         if last is not None and last is not scheduler.running_batch and last.forward_mode.is_extend():
             yield from (req for req in last.reqs if req is not scheduler.chunked_req and not req.finished())
+
+    def _context_tokens(self) -> int:
+        """KV tokens of the running requests, as their batch counts them: under overlap one step late."""
+        lengths = self._scheduler.running_batch.seq_lens_cpu
+        return 0 if lengths is None or self._scheduler.running_batch.is_empty() else int(lengths.sum())
 
     def _free_slots(self) -> int:
         scheduler = self._scheduler

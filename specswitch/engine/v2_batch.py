@@ -73,7 +73,8 @@ class Reserve:
     def of(cls, reqs: Sequence[Any], req_to_token: torch.Tensor, page_size: int) -> Reserve:
         starts = [kv.ceil_to_page(v2_compat.committed_len(req), page_size) for req in reqs]
         ends = [
-            max(start, kv.ceil_to_page(v2_compat.allocated_len(req), page_size)) for req, start in zip(reqs, starts)
+            max(start, kv.ceil_to_page(v2_compat.allocated_len(req), page_size))
+            for req, start in zip(reqs, starts, strict=True)
         ]
         rows = [v2_compat.row_index(req) for req in reqs]
         return cls(reqs, kv.gather_slots(req_to_token, rows, starts, ends))
@@ -98,14 +99,14 @@ class TokenRanges:
 
     @property
     def counts(self) -> list[int]:
-        return [end - start for start, end in zip(self.starts, self.ends)]
+        return [end - start for start, end in zip(self.starts, self.ends, strict=True)]
 
     def put_into(self, batch: Any) -> None:
         """Let a batch of these requests extend over the ranges, as ``prepare_for_extend`` makes one."""
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
         ids: list[int] = []
-        for req, start, end in zip(self.reqs, self.starts, self.ends):
+        for req, start, end in zip(self.reqs, self.starts, self.ends, strict=True):
             ids += token_range(req, start, end)
         rows = [v2_compat.row_index(req) for req in self.reqs]
         slots = kv.gather_slots(batch.req_to_token_pool.req_to_token, rows, self.starts, self.ends)
@@ -166,13 +167,13 @@ def start_at_gaps(batch: Any, gaps: Sequence[int | None]) -> int:
 
     Its own slots and the cached ones keep their places, so nothing is allocated.
     """
-    starts = [prefix if gap is None else min(gap, prefix) for gap, prefix in zip(gaps, batch.prefix_lens)]
-    added = [prefix - start for start, prefix in zip(starts, batch.prefix_lens)]
+    starts = [prefix if gap is None else min(gap, prefix) for gap, prefix in zip(gaps, batch.prefix_lens, strict=True)]
+    added = [prefix - start for start, prefix in zip(starts, batch.prefix_lens, strict=True)]
     ends = batch.seq_lens_cpu.tolist()
     TokenRanges(batch.reqs, starts, ends).put_into(batch)
     batch.extend_logprob_start_lens = [
-        start + more for start, more in zip(batch.extend_logprob_start_lens, added)
+        start + more for start, more in zip(batch.extend_logprob_start_lens, added, strict=True)
     ]
-    for req, start, end in zip(batch.reqs, starts, ends):
+    for req, start, end in zip(batch.reqs, starts, ends, strict=True):
         v2_compat.set_extend_end(req, start, end)
     return sum(added)
