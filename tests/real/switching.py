@@ -128,6 +128,8 @@ class _Player:
         self._waiting = sorted(scenario.requests, key=lambda request: request.turn)
         self._to_abort, self._to_pause = set(scenario.abort_in), set(scenario.retract_in)
         self._cover = DraftCover(server.scheduler) if self.switch is not None else None
+        self._just_returned = False
+        """Whether nothing was launched since the return to SPECULATIVE but what completed it."""
 
     @property
     def mode(self) -> Mode | None:
@@ -168,8 +170,10 @@ class _Player:
         check_invariants(self.server, self.switch)
         if self._cover is not None:
             self._cover.check()
-        if before is Mode.PLAIN and now is Mode.SPECULATIVE:
+        returned = before is Mode.PLAIN and now is Mode.SPECULATIVE
+        if returned or self._just_returned:
             assert self.outcome.pressed_in.total() == pressed, "the return to SPECULATIVE retracted requests"
+        self._just_returned = returned or (self._just_returned and turn.forward_mode is None)
         kind = "idle" if turn.forward_mode is None else f"{turn.forward_mode} {'spec' if turn.speculative else 'plain'}"
         self.outcome.steps[f"{now.value} {kind}"] += 1
         if turn.forward_mode == "EXTEND":
