@@ -47,6 +47,7 @@ class Switch:
         self.engine = engine
         self.policy = policy
         self.machine = SwitchMachine()
+        self.draft_kv = config.draft_kv
         self.faulted = False
         """Whether a fault has ended the switching."""
         self._config = config
@@ -128,7 +129,7 @@ class Switch:
         elif mode is Mode.PLAIN and wish.mode is Mode.SPECULATIVE:
             if self._asked_for is None:
                 self._ask(wish)
-                self.engine.request_return(self._config.draft_kv)
+                self.engine.request_return(self.draft_kv)
         elif mode is Mode.PLAIN and self._asked_for is not None and self.engine.cancel_return():
             self._asked_for = None
 

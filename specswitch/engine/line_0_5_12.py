@@ -50,6 +50,7 @@ from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.pause import PauseBudget
 from specswitch.engine.penalties import rebuild_penalties
+from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
 from specswitch.signals import LoadSample, LocalReadings, Mode
@@ -115,6 +116,7 @@ class Line0512Engine(abc.ABC):
         self._plain_forward = plain_forward
         self._watched_features = config.plain_for
         self._accept = AcceptMeter()
+        self._readings = StepReadings()
         self._hooks = InstanceHooks()
         self._listener: TurnListener
         self._plain = False
@@ -159,7 +161,9 @@ class Line0512Engine(abc.ABC):
             steps_in_mode=steps_in_mode,
             accept_length=self._accept.value,
             sampling_features=features.used_by(running, self._watched_features),
-            local=LocalReadings(),
+            context_tokens=sum(len(req.origin_input_ids) + len(req.output_ids) for req in running),
+            missed_tokens=sum(map(missing_tokens, running)) if self._plain and self._has_draft_kv else 0,
+            local=LocalReadings(steps=self._readings.take()),
         )
 
     def start_drain(self) -> None:
@@ -214,6 +218,8 @@ class Line0512Engine(abc.ABC):
             self._keep_plain_form()
         self._held_batch = None
         batch = original()
+        if batch is None:
+            self._readings.interrupted()
         if self._held_batch is not None:
             scheduler.running_batch = self._held_batch
         elif self._has_draft_kv and self._is_prefill(batch):
@@ -262,19 +268,22 @@ class Line0512Engine(abc.ABC):
             with swapped(batch, spec_algorithm=NONE):
                 original(batch, result)
             self._after_catch_up(batch)
+            self._readings.interrupted()
             self._listener.on_decode_step(DecodeStep(Mode.PLAIN, len(batch.reqs), 0))
             self._finish_return(SpeculativeEntry(len(batch.reqs), catch_up.tokens))
             return
         original(batch, result)
         if not batch.forward_mode.is_decode():
+            self._readings.interrupted()
             return
         size = len(batch.reqs)
-        if batch.spec_algorithm.is_none():
-            self._listener.on_decode_step(DecodeStep(Mode.PLAIN, size, 0))
-        else:
-            tokens = result.num_correct_drafts + size
+        mode, tokens, accepted = Mode.PLAIN, size, 0
+        if not batch.spec_algorithm.is_none():
+            mode, tokens = Mode.SPECULATIVE, result.num_correct_drafts + size
+            accepted = tokens
             self._accept.add(tokens, size)
-            self._listener.on_decode_step(DecodeStep(Mode.SPECULATIVE, size, tokens))
+        self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
+        self._listener.on_decode_step(DecodeStep(mode, size, accepted))
 
     def _around_decode_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._scheduler.spec_num_forward_ct:
