@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 from dataclasses import fields
@@ -98,3 +99,25 @@ def test_log_explains_every_event() -> None:
     events = set(re.findall(r'"(specswitch\.\w+)"', source))
     assert len(events) == 5
     assert {line.strip("# `") for line in read("log.md").splitlines() if line.startswith("## `specswitch.")} == events
+
+
+def refused_in(module: str) -> set[str]:
+    """The names of what a ``supported_*`` module refuses: in its rows the first text, and the keys of its dicts."""
+    source = (Path(__file__).parents[2] / "specswitch" / "engine" / f"{module}.py").read_text(encoding="utf-8")
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        elements = node.elts if isinstance(node, ast.Tuple) else node.keys if isinstance(node, ast.Dict) else []
+        texts = [part.value for part in elements if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        if isinstance(node, ast.Dict):
+            names.update(texts)
+        elif texts and len(texts) < len(elements):
+            names.add(texts[0])
+    return names
+
+
+@pytest.mark.parametrize("module", ["supported_0_5_12", "supported_v2"])
+def test_design_names_whatever_is_refused(module: str) -> None:
+    told = section(read("design.md"), "What is refused").replace("`", "")
+    refused = refused_in(module)
+    assert len(refused) > 12
+    assert not {name for name in refused if name not in told}
