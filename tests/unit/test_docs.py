@@ -110,7 +110,7 @@ def refused_in(module: str) -> set[str]:
         texts = [part.value for part in elements if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         if isinstance(node, ast.Dict):
             names.update(texts)
-        elif texts and len(texts) < len(elements):
+        elif texts and not all(isinstance(part, ast.Constant) for part in elements):
             names.add(texts[0])
     return names
 
