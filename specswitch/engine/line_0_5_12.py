@@ -356,12 +356,16 @@ class Line0512Engine(abc.ABC):
 
     def _turn_towards_return(self, batch: ScheduleBatch) -> Literal["plain", "hold", "return"]:
         """What this turn does on the way back: a plain step, perhaps after some catching up; nothing; or the return."""
-        if not self._has_room_to_return(batch):
+        if not self._can_return(batch):
             return "plain"
         if self._needs_aside(batch):
             self._catch_up_aside(batch)
             return "plain"
         return "hold" if self._result_in_flight() else "return"
+
+    def _can_return(self, batch: ScheduleBatch) -> bool:
+        """Not while a request wants hidden states: a catch-up would put out those of every token it covers."""
+        return not batch.return_hidden_states and self._has_room_to_return(batch)
 
     def _give_up_return(self, error: Exception) -> None:
         self._return_asked = None

@@ -75,7 +75,7 @@ class V1Engine(Line0512Engine):
         batch = self._scheduler.running_batch
         if self._result_in_flight() or self._scheduler.last_batch is not None:
             return False
-        return batch.is_empty() or (self._has_room_to_return(batch) and not self._needs_aside(batch))
+        return batch.is_empty() or (self._can_return(batch) and not self._needs_aside(batch))
 
     def _around_next_batch(self, original: Callable[..., Any]) -> ScheduleBatch | None:
         batch = super()._around_next_batch(original)
