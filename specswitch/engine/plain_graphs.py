@@ -39,7 +39,7 @@ class PlainGraphFacts:
     start_seconds: float
     """Start time that it added."""
     memory_gb: float
-    """Device memory that it added, GiB, its attention backend included."""
+    """Device memory that it added, GiB, its attention backend included; the driver's own share is not counted."""
 
 
 class PlainGraphs:
@@ -156,7 +156,7 @@ def plain_forward(scheduler: Any) -> Callable[[], AbstractContextManager[None]]:
 
 
 def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int]) -> PlainGraphs:
-    started, free_before = time.perf_counter(), _free_memory(model_runner)
+    started, reserved = time.perf_counter(), _reserved_memory(model_runner)
     with _as_without_speculation(model_runner, sizes):
         backend = model_runner._get_attention_backend(init_new_workspace=True)
         plain_graphs = type(verify_graphs)(model_runner, attn_backend=backend)
@@ -164,7 +164,7 @@ def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int]) -> PlainGr
         batch_sizes=tuple(plain_graphs.capture_bs),
         verify_batch_sizes=tuple(verify_graphs.capture_bs),
         start_seconds=round(time.perf_counter() - started, 2),
-        memory_gb=round(free_before - _free_memory(model_runner), 3),
+        memory_gb=round(_reserved_memory(model_runner) - reserved, 3),
     )
     return PlainGraphs(model_runner, plain_graphs, backend, facts)
 
@@ -225,11 +225,12 @@ def _is_graph_runner(model_runner: Any, candidate: Any) -> bool:
     return "attn_backend" in inspect.signature(type(candidate)).parameters
 
 
-def _free_memory(model_runner: Any) -> float:
-    """GiB that are free on the target's device."""
-    from sglang.srt.utils import get_available_gpu_memory
+def _reserved_memory(model_runner: Any) -> float:
+    """GiB that this process holds on the target's device; another one may share it."""
+    import torch
 
-    return float(get_available_gpu_memory(model_runner.device, model_runner.gpu_id))
+    device = torch.get_device_module(model_runner.device)
+    return float(device.memory_reserved()) / 2**30 if hasattr(device, "memory_reserved") else 0.0
 
 
 def _say_nothing(sentence: str) -> None:

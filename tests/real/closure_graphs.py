@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from importlib import metadata
+from types import SimpleNamespace
 from typing import Any
 
 from specswitch.engine.hooks import swapped
+
+
+def closure_graphs() -> AbstractContextManager[Counter[str]]:
+    """In here schedulers capture a decode graph runner for the target, on the CPU.
+
+    From 0.5.17 on the CPU replays graphs for DECODE alone (``ForwardMode.is_cpu_graph``); verification runs eagerly.
+
+    Yields:
+        how many graphs were replayed, by forward mode and tokens per request: ``"DECODE 1"``, ``"TARGET_VERIFY 4"``.
+    """
+    return _graphs_0_5_12() if metadata.version("sglang").startswith("0.5.12") else _graphs_since_0_5_17()
 
 
 class ClosureGraph:
@@ -37,12 +50,7 @@ class ClosureGraph:
 
 
 @contextmanager
-def closure_graphs_0_5_12() -> Iterator[Counter[str]]:
-    """In here schedulers of SGLang 0.5.12 capture a graph runner for the target.
-
-    Yields:
-        how many graphs were replayed, by forward mode and tokens per request: ``"DECODE 1"``, ``"TARGET_VERIFY 4"``.
-    """
+def _graphs_0_5_12() -> Iterator[Counter[str]]:
     from sglang.srt.model_executor import cuda_graph_runner
     from sglang.srt.model_executor.cuda_graph_runner import CudaGraphRunner
     from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -76,4 +84,78 @@ def closure_graphs_0_5_12() -> Iterator[Counter[str]]:
         stack.enter_context(
             swapped(cuda_graph_runner, global_graph_memory_pool="pool", set_graph_pool_id=lambda *_: None)
         )
+        yield replays
+
+
+class _ClosureBackend:
+    """Stands for ``FullCudaGraphBackend``, which captures and replays for a ``DecodeCudaGraphRunner``."""
+
+    def __init__(self, runner: Any, replays: Counter[str]) -> None:
+        self._runner, self._replays = runner, replays
+        self._graphs: dict[Any, tuple[ClosureGraph, Any]] = {}
+
+    def capture_session(self, stream: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    replay_session = nullcontext
+
+    def capture_one(self, shape_key: Any, run: Callable[[], Any], **_: Any) -> None:
+        runner = self._runner
+        graph = ClosureGraph(self._replays, f"{runner.capture_forward_mode.name} {runner.captured_req_width}")
+        self._graphs[shape_key] = graph, graph.capture(runner.attn_backend, run)
+
+    def replay(self, shape_key: Any, batch: Any, **_: Any) -> Any:
+        graph, output = self._graphs[shape_key]
+        graph.replay()
+        return output
+
+
+@contextmanager
+def _graphs_since_0_5_17() -> Iterator[Counter[str]]:
+    from sglang.srt.layers.attention.intel_amx_backend import IntelAMXAttnBackend
+    from sglang.srt.model_executor.graph_shared_output import GraphSharedOutput
+    from sglang.srt.model_executor.model_runner_components import cuda_graph_setup
+    from sglang.srt.model_executor.runner import decode_cuda_graph_runner
+
+    replays: Counter[str] = Counter()
+
+    def shared_output(runner: Any) -> GraphSharedOutput:
+        return GraphSharedOutput(device=runner.device, max_rows=runner.max_decode_logits_rows())
+
+    def capture_decode_graph(*, model_runner: Any) -> Any:
+        runner = None
+        if not model_runner.is_draft_worker:
+            runner = decode_cuda_graph_runner.DecodeCudaGraphRunner(model_runner)
+        return cuda_graph_setup.GraphCapture(
+            runner=runner, memory_phase="decode", memory_usage_gb=0, capture_time=0
+        )
+
+    def plan(self: Any, batch: Any, in_capture: bool = False) -> None:
+        self.init_forward_metadata(batch)
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    with ExitStack() as stack:
+        for owner, values in (
+            (GraphSharedOutput, {"create_for_model_runner": staticmethod(shared_output)}),
+            (cuda_graph_setup, {"capture_decode_graph": capture_decode_graph}),
+            (
+                decode_cuda_graph_runner,
+                {
+                    "resolve_decode_backend": lambda runner: _ClosureBackend(runner, replays),
+                    "graph_capture": lambda: nullcontext(SimpleNamespace(stream=None)),
+                },
+            ),
+            (
+                IntelAMXAttnBackend,
+                {
+                    "init_cuda_graph_state": nothing,
+                    "get_cuda_graph_seq_len_fill_value": lambda self: 1,
+                    "init_forward_metadata_out_graph": plan,
+                    "init_forward_metadata_in_graph": nothing,
+                },
+            ),
+        ):
+            stack.enter_context(swapped(owner, **values))
         yield replays

@@ -6,20 +6,22 @@ from collections import Counter
 from importlib import metadata
 
 import pytest
-from closure_graphs import closure_graphs_0_5_12
+from closure_graphs import closure_graphs
 from switching import Outcome, Scenario, assert_same_answers, every, open_plain, open_switched, run, workload
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler
-from specswitch.engine import plain_graphs
+from specswitch.engine import graph_sizes, plain_graphs
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(
-        metadata.version("sglang") != "0.5.12.post1", reason="the closure graphs are those of SGLang 0.5.12"
-    ),
-]
+pytestmark = pytest.mark.real
 
-SIZES = ["--cuda-graph-bs", "1", "2", "4", "6", "8"]
+OLD = metadata.version("sglang").startswith("0.5.12")
+SIZES = ["--cuda-graph-bs" if OLD else "--cuda-graph-bs-decode", "1", "2", "4", "6", "8"]
+MODES = (
+    ["eagle-v2", "eagle3-v2", "eagle-topk1-v1", "eagle-topk4-v1", "eagle3-topk4-v1"]
+    if OLD
+    else ["eagle-topk1", "eagle3-topk1", "eagle3-topk4"]
+)
+EAGLE, EAGLE3 = ("eagle-v2", "eagle3-v2") if OLD else ("eagle-topk1", "eagle3-topk1")
 WATERMARKS = ["--specswitch-high-watermark", "4", "--specswitch-low-watermark", "2"]
 
 
@@ -43,25 +45,25 @@ def play(mode: str, *flags: str, count: int = 5, wish=None, **options) -> tuple[
     """The same requests on a plain server and on a switched one with graphs."""
     with open_plain("plain") as server:
         plain = run(server, Scenario(requests(server, count), every(7)))
-    with closure_graphs_0_5_12() as replays, switched(mode, *flags, **options) as server:
+    with closure_graphs() as replays, switched(mode, *flags, **options) as server:
         replays.clear()
         outcome = run(server, Scenario(requests(server, count), wish or every(9)))
         outcome.status["eager"] = plain_graphs.of(server.scheduler).eager_steps
     return outcome, replays, plain
 
 
-@pytest.mark.parametrize("mode", ["eagle-v2", "eagle3-v2", "eagle-topk1-v1", "eagle-topk4-v1", "eagle3-topk4-v1"])
+@pytest.mark.parametrize("mode", MODES)
 def test_each_mode_replays_its_own_graphs_and_answers_stay_the_same(mode: str) -> None:
     outcome, replays, plain = play(mode)
     assert_same_answers(outcome, plain.outputs)
     drafted = "8" if "topk4" in mode else "4"
-    assert set(replays) == {"DECODE 1", f"TARGET_VERIFY {drafted}"}
+    assert set(replays) == ({"DECODE 1", f"TARGET_VERIFY {drafted}"} if OLD else {"DECODE 1"})
     assert replays["DECODE 1"] == outcome.steps["PLAIN DECODE plain"]
     assert outcome.status["eager"] == 0
 
 
 def test_verify_graphs_end_at_the_high_watermark_and_plain_ones_cover_all() -> None:
-    with closure_graphs_0_5_12(), switched("eagle-v2") as server:
+    with closure_graphs(), switched(EAGLE) as server:
         facts = plain_graphs.of(server.scheduler).facts
         assert facts.verify_batch_sizes == (1, 2, 4)
         assert facts.batch_sizes == (1, 2, 4, 6, 8)
@@ -69,31 +71,32 @@ def test_verify_graphs_end_at_the_high_watermark_and_plain_ones_cover_all() -> N
 
 
 def test_plain_graphs_reach_a_request_limit_that_the_operator_has_set() -> None:
-    with closure_graphs_0_5_12(), switched("eagle-v2", max_running_requests=20) as server:
+    with closure_graphs(), switched(EAGLE, max_running_requests=20) as server:
         assert plain_graphs.of(server.scheduler).facts.batch_sizes == (1, 2, 4, 6, 8, 20)
 
 
 def test_everything_is_as_before_outside_a_plain_forward() -> None:
-    with closure_graphs_0_5_12(), switched("eagle3-v2") as server:
+    with closure_graphs(), switched(EAGLE3) as server:
         runner = server.scheduler.tp_worker.model_runner
         graphs = plain_graphs.of(server.scheduler)
-        before = (runner.graph_runner, runner.attn_backend, runner.spec_algorithm)
-        assert server.scheduler.server_args.cuda_graph_bs == [1, 2, 4, 6, 8]
-        assert server.scheduler.server_args.speculative_num_draft_tokens == 4
+        slot = "graph_runner" if OLD else "decode_cuda_graph_runner"
+        before = (getattr(runner, slot), runner.attn_backend, runner.spec_algorithm)
+        assert graph_sizes.of_server(server.scheduler.server_args) == [1, 2, 4, 6, 8]
+        assert server.scheduler.draft_worker.speculative_num_draft_tokens == 4
         assert runner.model.capture_aux_hidden_states
         assert runner.model.model.layers_to_capture
         with pytest.raises(KeyError), graphs.active():
-            assert runner.graph_runner is not before[0]
+            assert getattr(runner, slot) is not before[0]
             assert runner.attn_backend is not before[1]
             assert runner.spec_algorithm.is_none()
             raise KeyError
-        assert (runner.graph_runner, runner.attn_backend, runner.spec_algorithm) == before
+        assert (getattr(runner, slot), runner.attn_backend, runner.spec_algorithm) == before
 
 
 def test_a_batch_above_the_largest_graph_runs_eagerly_and_is_reported_once() -> None:
     with open_plain("plain") as server:
         plain = run(server, Scenario(requests(server), every(7)))
-    with closure_graphs_0_5_12() as replays, switched("eagle-v2") as server:
+    with closure_graphs() as replays, switched(EAGLE) as server:
         graphs = plain_graphs.of(server.scheduler)
         graphs._graphs.max_bs = 2  # as if the larger ones had not been captured
         said: list[str] = []
@@ -109,7 +112,7 @@ def test_a_batch_above_the_largest_graph_runs_eagerly_and_is_reported_once() -> 
 
 def test_a_request_for_hidden_states_captures_nothing_again() -> None:
     captured = []
-    with closure_graphs_0_5_12(), switched("eagle-v2") as server:
+    with closure_graphs(), switched(EAGLE) as server:
         graphs = plain_graphs.of(server.scheduler)
         graphs._graphs.capture = lambda: captured.append(True)
 
@@ -123,5 +126,5 @@ def test_a_request_for_hidden_states_captures_nothing_again() -> None:
 
 
 def test_a_server_without_graphs_gets_none() -> None:
-    with switched("eagle-v2") as server:
+    with switched(EAGLE) as server:
         assert plain_graphs.of(server.scheduler) is None
