@@ -126,7 +126,7 @@ def own_text(target: Llama, tokenizer: Tokenizer, seed: int, shape: tuple[int, i
     will draft what the target writes, not what the world wrote: they learn from it.
     """
     batches, rows, length = shape
-    openings = rows_of_text(tokenizer, seed, length // 4)
+    openings = rows_of_text(tokenizer, seed, length // 2)
     chooser = torch.Generator().manual_seed(seed)
     texts = []
     for _ in range(batches):
