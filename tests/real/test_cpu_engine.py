@@ -50,6 +50,7 @@ def case(name: str, *, overlap: bool, page_size: int = 1) -> Case:
 
 PLAIN = next(c for c in every_case() if not c.mode.arguments and not c.overlap)
 SPECULATIVE = next(c for c in every_case() if c.mode.arguments.get("speculative_eagle_topk") == 1)
+OVERLAP = next(c for c in every_case() if c.mode.arguments.get("speculative_eagle_topk") == 1 and c.overlap)
 TREE = next(c for c in every_case() if c.mode.arguments.get("speculative_eagle_topk") == 4)
 
 
@@ -113,7 +114,7 @@ def features(chosen: Case) -> dict[str, Output]:
         return dict(scheduler.outputs())
 
 
-@pytest.mark.parametrize("chosen", [PLAIN, SPECULATIVE, TREE], ids=str)
+@pytest.mark.parametrize("chosen", [PLAIN, SPECULATIVE, OVERLAP, TREE], ids=str)
 def test_features(chosen: Case) -> None:
     outputs, plain = features(chosen), features(PLAIN)
 

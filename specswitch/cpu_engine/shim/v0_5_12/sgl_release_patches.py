@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from sgl_on_cpu.after_import import after_import
+from sgl_on_cpu.patches import TorchWithoutPinning
 
 
 @after_import("torch.cuda")
@@ -79,20 +80,9 @@ def ngram_buffers_on_the_target_s_device(module: ModuleType) -> None:
 
 @after_import("sglang.srt.layers.logits_processor")
 def nothing_to_pin(module: ModuleType) -> None:
-    """LogitsProcessor pins its index tensors (:542, :545, :616) once a prompt's logprobs are wanted."""
-    torch = module.torch
-    if torch.cuda.is_available():
-        return
-
-    class TorchWithoutPinning:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(torch, name)
-
-        @staticmethod
-        def tensor(data: Any, *, pin_memory: bool = False, **kwargs: Any) -> Any:
-            return torch.tensor(data, **kwargs)
-
-    module.torch = TorchWithoutPinning()
+    """LogitsProcessor pins its index tensors (:542, :545, :616) once logprobs meet a prefix, as after a retraction."""
+    if not module.torch.cuda.is_available():
+        module.torch = TorchWithoutPinning(module.torch)
 
 
 # Speed only, from here on: the interpreter runs these kernels too, but a speculative turn takes 60 ms instead of 20.

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from sgl_on_cpu.after_import import after_import
+from sgl_on_cpu.patches import TorchWithoutPinning
 
 
 @after_import("sglang.srt.runtime_context")
@@ -35,6 +36,12 @@ def overlap_as_asked_for(module: ModuleType) -> None:
 
 
 if metadata.version("sglang") == "0.5.17":
+
+    @after_import("sglang.srt.constrained.xgrammar_backend")
+    def nothing_to_pin(module: ModuleType) -> None:
+        """``_allocate_token_bitmask`` (:60) pins the grammar's mask; 0.5.23 asks whether it can."""
+        if not module.torch.cuda.is_available():
+            module.torch = TorchWithoutPinning(module.torch)
 
     @after_import("sglang.srt.layers.attention.intel_amx_backend")
     def lengths_from_the_metadata(module: ModuleType) -> None:

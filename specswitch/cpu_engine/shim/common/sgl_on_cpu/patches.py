@@ -37,6 +37,22 @@ def language_is_patched_once_per_function(module: ModuleType) -> None:
     module.InterpretedFunction.__call__ = call
 
 
+class TorchWithoutPinning:
+    """Stands for the name ``torch`` in a module that pins memory whatever the device: nothing to pin for a CPU."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
+
+    def tensor(self, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return self._torch.tensor(*args, **kwargs)
+
+    def full(self, *args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return self._torch.full(*args, **kwargs)
+
+
 @after_import("sglang.srt.constrained.xgrammar_backend")
 def grammar_mask_on_cpu(module: ModuleType) -> None:
     """``apply_vocab_mask`` raises "Unsupported device: cpu": of XGrammarGrammar in 0.5.12.post1 (:125) and
