@@ -3,6 +3,7 @@
 #   make test    unit tests once, then the tests on the real SGLang in each release's environment
 #   make demo    the demo on the first release
 #   make lint    ruff and mypy
+#   make contract  hold every released SGLang against the contract; docs/compatibility.md must say the same
 # RELEASES="0.5.12.post1 0.5.17 0.5.23" chooses releases; SPECSWITCH_VENVS says where the environments are kept.
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ DEMO_ARGS ?=
 READY := $(RELEASES:%=ready-%)
 REAL_TESTS := $(RELEASES:%=test-real-%)
 
-.PHONY: setup test test-unit demo lint clean $(READY) $(REAL_TESTS)
+.PHONY: setup test test-unit demo lint contract clean $(READY) $(REAL_TESTS)
 
 setup: $(READY)
 
@@ -43,6 +44,10 @@ demo: ready-$(FIRST)
 lint: ready-$(FIRST)
 	@$(VENVS)/$(FIRST)/bin/ruff check .
 	@$(VENVS)/$(FIRST)/bin/mypy
+
+# fetches the wheels once, about 300 MB, into ~/.cache/specswitch
+contract: ready-$(FIRST)
+	@$(VENVS)/$(FIRST)/bin/python scripts/compatibility.py --verify
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache demo-out

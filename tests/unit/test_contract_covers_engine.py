@@ -34,7 +34,21 @@ FOREIGN = {
 }
 FOREIGN |= {
     # torch and numpy
-    *("arange", "asarray", "bool", "cat", "clone", "concatenate", "copy_", "cpu", "cuda", "cumsum", "current_stream"),
+    *(
+        "arange",
+        "asarray",
+        "bool",
+        "cat",
+        "clone",
+        "concatenate",
+        "copy_",
+        "cpu",
+        "cuda",
+        "cumsum",
+        "current_stream",
+        "get_device_module",
+    ),
+    *("memory_reserved",),
     *("device", "dtype", "elapsed_time", "empty", "expand", "fill_", "float32", "from_numpy", "full", "index_put_"),
     *("int32", "int64", "is_available", "is_cuda", "new_empty", "numel", "numpy", "ones", "repeat", "reshape"),
     *("scatter_", "shape", "squeeze", "stack", "stream", "synchronize", "tensor", "Tensor", "to", "tolist"),

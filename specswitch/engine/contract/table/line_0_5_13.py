@@ -159,6 +159,7 @@ _V2 = Need(
         BATCH.method("new_tokens_required_next_decode", _CALL, whys.COUNT_FREE),
         *BATCH.attributes(_READ, whys.ENTER_PLAIN, "reqs", "forward_mode"),
         *BATCH.attributes(_READ, whys.PREFIX, "prefix_lens", "extend_num_tokens"),
+        *BATCH.attributes(_READ, "count the tokens that steps attend to", "seq_lens_cpu", "seq_lens_sum"),
         *BATCH.attributes(_READ, "stay PLAIN while a request wants hidden states", "return_hidden_states"),
         *BATCH.attributes(_READ, _PREFILLED, "req_pool_indices", "spec_info"),
         *BATCH.attributes(_READ, whys.PENALTIES, "sampling_info"),

@@ -123,7 +123,7 @@ PLAIN_GRAPHS = Need(
             "init_all_cuda_graphs", _HOOK, whys.PLAIN_GRAPHS, called_in=("init_model_worker",), since="0.5.14"
         ),
         *TARGET_WORKER.attributes(_READ, whys.PLAIN_GRAPHS, "model_runner"),
-        *MODEL_RUNNER.attributes(_READ, whys.PLAIN_GRAPHS, "server_args", "model", "device", "gpu_id"),
+        *MODEL_RUNNER.attributes(_READ, whys.PLAIN_GRAPHS, "server_args", "model", "device"),
         *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "attn_backend", "spec_algorithm", "init_new_workspace"),
         *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "graph_runner", until="0.5.13.post1"),
         *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "decode_cuda_graph_runner", since="0.5.14"),
@@ -150,13 +150,6 @@ PLAIN_GRAPHS = Need(
         CONFIG_BAG.method("override", _CALL, whys.PLAIN_GRAPHS),
         *LLAMA.attributes(_BOTH, whys.PLAIN_GRAPHS, "capture_aux_hidden_states"),
         *LLAMA_LAYERS.attributes(_BOTH, whys.PLAIN_GRAPHS, "layers_to_capture"),
-        function(
-            "sglang.srt.utils",
-            "get_available_gpu_memory",
-            _CALL,
-            "log what the plain graphs cost",
-            args=("device", "gpu_id"),
-        ),
     ),
 )
 
