@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from packaging.version import InvalidVersion
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from specswitch.engine.contract import (
     RELEASE_LINES,
@@ -27,7 +27,7 @@ from specswitch.engine.contract import (
 from specswitch.engine.contract.pieces import comparable
 from specswitch.errors import ContractError
 
-_WIDTH_WITHOUT_TERMINAL = 140
+_WIDTH_WITHOUT_TERMINAL = 200
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -120,28 +120,46 @@ def _engine(report: ContractReport, path: EnginePath) -> str:
 
 
 def _show_mismatches(console: Console, report: ContractReport, line: ReleaseLine) -> None:
-    table = Table("piece of SGLang", "what is wrong", "use", "needed to", "by", title=f"SGLang {report.release}")
+    table = Table(_whole("piece of SGLang"), "what is wrong", "use", "needed to", _whole("by"))
+    table.title = f"SGLang {report.release}"
     for mismatch in report.mismatches:
         piece = mismatch.piece
-        table.add_row(_short(piece), mismatch.problem, piece.use.words, piece.why, _users(line, piece), style="red")
+        table.add_row(_path(piece), mismatch.problem, piece.use.words, piece.why, _users(line, piece), style="red")
     console.print(table)
 
 
 def _show_pieces(console: Console, report: ContractReport, line: ReleaseLine, release: str) -> None:
     problems = {mismatch.piece.path: mismatch.problem for mismatch in report.mismatches}
-    table = Table("piece of SGLang", "kind", "use", "needed to", "by", "state", title=f"SGLang {report.release}")
+    table = Table(_whole("piece of SGLang"), "kind", "use", "needed to", _whole("by"), "state")
+    table.title = f"SGLang {report.release}"
     for piece in line.pieces(comparable(release)):
         state = problems.get(piece.path, "there")
         style = "red" if piece.path in problems else None
-        row = (_short(piece), piece.kind.value, piece.use.words, piece.why, _users(line, piece), state)
+        row = (
+            _path(piece) + _parameters(piece),
+            piece.kind.value,
+            piece.use.words,
+            piece.why,
+            _users(line, piece),
+            state,
+        )
         table.add_row(*row, style=style)
     console.print(table)
 
 
-def _short(piece: Piece) -> str:
-    parameters = [*piece.args, *(f"{name}=" for name in piece.keywords)]
-    shown = f"({', '.join(parameters)})" if piece.use & (Use.CALL | Use.HOOK) else ""
-    return piece.path.removeprefix("sglang.srt.") + shown
+def _whole(header: str) -> Column:
+    """A column whose words are broken rather than cut: dotted paths are what the reader needs."""
+    return Column(header, overflow="fold")
+
+
+def _path(piece: Piece) -> str:
+    return piece.path.removeprefix("sglang.srt.")
+
+
+def _parameters(piece: Piece) -> str:
+    if not piece.use & (Use.CALL | Use.HOOK):
+        return ""
+    return f"({', '.join([*piece.args, *(f'{name}=' for name in piece.keywords)])})"
 
 
 def _users(line: ReleaseLine, piece: Piece) -> str:

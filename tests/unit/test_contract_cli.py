@@ -63,7 +63,7 @@ def test_a_wheel_that_matches(good: Path) -> None:
 def test_several_wheels_of_which_one_does_not_match(good: Path, bad: Path) -> None:
     result = run("--wheel", good, bad)
     assert result.exit_code == 1
-    assert "managers.scheduler.Scheduler.run_batch(batch)" in result.output
+    assert "managers.scheduler.Scheduler.run_batch" in result.output
     assert (
         "SGLang 0.5.22 lacks what specswitch relies on: sglang.srt.managers.scheduler.Scheduler.run_batch is gone"
         in (result.output)
@@ -108,6 +108,7 @@ def test_a_folder(good: Path, tmp_path: Path) -> None:
 def test_every_piece_can_be_listed(bad: Path) -> None:
     result = run("--wheel", bad, "--pieces")
     assert result.exit_code == 1
+    assert "managers.scheduler.Scheduler.run_batch(batch)" in result.output
     assert "launch plain batches" in result.output
     assert "is gone" in result.output
 
