@@ -5,8 +5,7 @@
 writes ``target``, ``eagle``, ``eagle3`` and ``draft`` below the given folder, each a checkpoint SGLang loads. It needs
 torch (2.9 or later), tokenizers and safetensors, which SGLang brings along; no data and no network. Text, weights and
 the order of training come from ``--seed``: on the CPU the same seed, kind of processor and torch give the same files.
-It prints the losses and the accept lengths worked out offline. ``--device cuda`` takes about two minutes on an H200;
-one CPU core takes well over half an hour.
+It prints the losses and the accept lengths worked out offline. One CPU core needs about 40 minutes, a GPU a few.
 """
 
 from __future__ import annotations
