@@ -136,8 +136,7 @@ class Report:
         while start < self.end:
             end = min(start + width, self.end)
             inside = [sample for sample in self.samples if start <= sample.seconds < end]
-            if inside:
-                yield self._row(start, end, inside)
+            yield self._row(start, end, inside or [self._latest(start)])
             start += width
 
     def as_dict(self) -> dict[str, Any]:
@@ -163,6 +162,9 @@ class Report:
     def write_json(self, path: Path) -> None:
         """Write :meth:`as_dict`."""
         path.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+
+    def _latest(self, seconds: float) -> Sample:
+        return [self.samples[0], *(sample for sample in self.samples if sample.seconds <= seconds)][-1]
 
     def _row(self, start: float, end: float, inside: Sequence[Sample]) -> Row:
         modes = [span.mode for span in self.spans() if span.start < end and span.end > start and _visible(span)]

@@ -110,6 +110,11 @@ class TestReport:
         assert (second.modes, second.transitions) == (("PLAIN", "SPECULATIVE"), 1)
         assert (second.concurrency, second.batch_size, second.accept_length) == ("4", 4, None)
 
+    def test_a_slice_without_a_sample_is_a_row_all_the_same(self) -> None:
+        rows = list(report().rows(0.5))
+        assert len(rows) == 12
+        assert (rows[5].start, rows[5].concurrency, rows[5].modes) == (2.5, "1", ("PLAIN",))
+
     def test_accept_length_is_over_verify_steps(self) -> None:
         assert report(answers=[SPECULATED, RIGHT]).accept_length == 1.75
         assert report(answers=[RIGHT]).accept_length is None
