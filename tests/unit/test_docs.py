@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from specswitch.config import SwitchConfig, add_arguments, load
+from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
+from specswitch.engine.plain_graphs import PlainGraphFacts
 from specswitch.errors import ConfigError
 from specswitch.machine import Transition, diagram
 from specswitch.observe.status import Status
@@ -86,6 +88,8 @@ RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens
     ("heading", "shown"),
     [
         ("`specswitch.active`", {*(field.name for field in fields(EngineFacts)), "config"}),
+        ("`specswitch.admission`", {field.name for field in fields(AdmissionFacts)}),
+        ("`specswitch.plain_graphs`", {field.name for field in fields(PlainGraphFacts)}),
         ("`specswitch.transition`", set(RECORD.as_dict())),
         ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict(IDLE))),
     ],
@@ -97,7 +101,7 @@ def test_log_explains_exactly_the_fields_there_are(heading: str, shown: set[str]
 def test_log_explains_every_event() -> None:
     source = (Path(__file__).parents[2] / "specswitch" / "observe" / "log.py").read_text(encoding="utf-8")
     events = set(re.findall(r'"(specswitch\.\w+)"', source))
-    assert len(events) == 5
+    assert len(events) == 7
     assert {line.strip("# `") for line in read("log.md").splitlines() if line.startswith("## `specswitch.")} == events
 
 
