@@ -13,6 +13,7 @@ import yaml
 from specswitch.config import SwitchConfig, add_arguments, load
 from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
+from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.plain_graphs import PlainGraphFacts
 from specswitch.errors import ConfigError
 from specswitch.machine import Transition, diagram
@@ -96,6 +97,12 @@ RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens
 )
 def test_log_explains_exactly_the_fields_there_are(heading: str, shown: set[str]) -> None:
     assert set(rows(section(read("log.md"), heading))) == shown
+
+
+def test_log_explains_the_counts_of_draft_kv() -> None:
+    bullets = re.findall(r"^- (`[^:]+):", read("log.md"), re.MULTILINE)
+    names = {name for bullet in bullets for name in re.findall(r"`(\w+)`", bullet)}
+    assert {field.name for field in fields(DraftStats)} <= names
 
 
 def test_log_explains_every_event() -> None:
