@@ -19,11 +19,14 @@ from specswitch import config as configuration
 from specswitch.config import SwitchConfig
 from specswitch.engine import admission, build, plain_graphs, request_metrics
 from specswitch.engine.contract import ContractReport, check_installed
+from specswitch.engine.hooks import InstanceHooks
+from specswitch.engine.rank_channel import RankChannel, tensor_parallel
 from specswitch.errors import ContractError, SpecswitchError, UnsupportedError
 from specswitch.observe.log import EventLog, get_logger
 from specswitch.observe.observer import ReportingObserver
 from specswitch.observe.status import Status
-from specswitch.policy import policy_for
+from specswitch.policy import Policy, policy_for
+from specswitch.ranks import Follower, Leader
 from specswitch.switch import Switch
 
 _SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
@@ -118,6 +121,7 @@ def _check_start(result: None, server_args: Any, *args: Any, **kwargs: Any) -> N
     sentence = build.refusal(report, server_args)
     if sentence is not None:
         raise UnsupportedError(sentence)
+    policy_for(config)  # an unusable profile is told before the model loads
 
 
 def _construct(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -135,7 +139,8 @@ def _construct(original: Callable[..., None], scheduler: Any, *args: Any, **kwar
 
 def _attach(scheduler: Any, config: SwitchConfig) -> None:
     report = _contract()
-    log = EventLog(get_logger(config.log_format, getattr(scheduler, "tp_rank", 0)))
+    rank, ranks = tensor_parallel(scheduler)
+    log = EventLog(get_logger(config.log_format, rank))
     if not report.ok:
         log.warning(report.message() + " Serving without switching, as --specswitch-on-mismatch asks.")
         return
@@ -143,7 +148,10 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     if report.newer_than_tested:
         log.warning(report.message())
     status = Status(engine.facts, config)
-    scheduler.specswitch = Switch(engine, policy_for(config), config, ReportingObserver(log, status))
+    policy = policy_for(config)
+    if ranks > 1:
+        policy = _decided_on_rank_0(policy, scheduler, rank)
+    scheduler.specswitch = Switch(engine, policy, config, ReportingObserver(log, status))
     engine.attach(scheduler.specswitch)
     log.active(engine.facts, config)
     log.admission(admission.facts(scheduler))
@@ -151,3 +159,10 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     if graphs is not None:
         graphs.on_first_eager = log.warning
         log.plain_graphs(graphs.facts)
+
+
+def _decided_on_rank_0(policy: Policy, scheduler: Any, rank: int) -> Policy:
+    channel = RankChannel(scheduler)
+    follower = Leader(policy, channel.send) if rank == 0 else Follower()
+    channel.attach(InstanceHooks(), follower.deliver)
+    return follower

@@ -64,7 +64,7 @@ class EventLoops:
         scheduler.future_map = future_map
         scheduler.result_queue = deque()
 
-    def _run(self, original: Callable[[], None]) -> None:
+    def _run(self, original: Callable[[], Any]) -> Any:
         while True:
             loop = self._scheduler.event_loop_overlap if self.overlapped else original
             try:

@@ -18,7 +18,7 @@ class InstanceHooks:
     """
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
 
     def around(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Call ``wrapper(original, *args, **kwargs)`` where ``owner.name(*args, **kwargs)`` was called.
@@ -42,6 +42,11 @@ class InstanceHooks:
             KeyError: there is nothing under ``key``.
         """
         self._undo.append(functools.partial(mapping.__setitem__, key, mapping[key]))
+        mapping[key] = value
+
+    def add_item(self, mapping: MutableMapping[Any, Any], key: Any, value: object) -> None:
+        """Add ``mapping[key]`` until :meth:`remove_all`."""
+        self._undo.append(functools.partial(mapping.pop, key))
         mapping[key] = value
 
     def remove_all(self) -> None:
