@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -66,7 +67,7 @@ class CpuServer:
         if (release is None) != (python is None):
             raise ValueError("release and python name one environment together; give both or neither")
         self.release = installed_release() if release is None else release
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         arguments = self.release.server_arguments(mode, Path(models), overlap=overlap, page_size=page_size)
         arguments.update({name: value for name, value in server_args.items() if value is not None})
@@ -205,8 +206,12 @@ def _generate_body(prompt: str | Sequence[int], max_new_tokens: int, sampling: d
     return body
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """A port nobody listens on, low enough for those that SGLang derives from it by adding up to 10000, and below
+    the range that the kernel hands out by itself."""
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 20000 and 32000 was found in 100 tries")
