@@ -24,3 +24,7 @@ class ContractError(SpecswitchError):
 
 class ProfileError(SpecswitchError):
     """A profile cannot be read, written or used."""
+
+
+class ReplayError(SpecswitchError):
+    """A load trace cannot be replayed."""

@@ -44,12 +44,15 @@ class RefinedStepTime:
     """A calibrated curve, corrected by the steps that were served.
 
     The batch sizes are parted into buckets, two per doubling.  Each keeps the median of its latest readings over the
-    curve's predictions.  The correction at a batch size is the mean of its own and its neighbours' medians, on a
-    logarithmic scale, weighted by their readings and by half for each bucket away; the calibration counts as
-    ``trust`` readings without correction, and no correction goes beyond a factor of ``bound``.
+    curve's predictions, and is heard from its fifth reading on.  The correction at a batch size is the mean of its own
+    and its neighbours' medians, on a logarithmic scale, weighted by their readings and by half for each bucket away;
+    the calibration counts as ``trust`` readings without correction, and no correction goes beyond a factor of
+    ``bound``.
     """
 
-    def __init__(self, curve: StepTime, trust: float = 8.0, bound: float = 4.0) -> None:
+    _HEARD_FROM = 5
+
+    def __init__(self, curve: StepTime, trust: float = 2.0, bound: float = 4.0) -> None:
         self.curve = curve
         self.readings = 0
         """Readings taken in since start."""
@@ -79,6 +82,8 @@ class RefinedStepTime:
             total = 0.0
             weights = self._trust
             for bucket, median in self._buckets.items():
+                if len(median) < self._HEARD_FROM:
+                    continue
                 weight = len(median) * 0.5 ** abs(bucket - at)
                 total += weight * median.value
                 weights += weight

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import pow
+from typing import NamedTuple
 
 from specswitch.costs import StepTime, SwitchCost, advantage, seconds_lost
 from specswitch.policy.base import Wish
@@ -21,14 +21,50 @@ class GoodputSettings:
     """The share of decode time that probes may cost at worst; 0 never probes."""
     dwell_steps: int = 32
     """The least stay in a mode, as the surrounding Dwell keeps it."""
-    half_life_steps: int = 1024
-    """Decode steps after which what was last seen of the other mode is trusted by half."""
+    accept_memory_steps: int = 1024
+    """Decode steps without speculation after which the accept length last seen is trusted by half."""
+    step_time_memory_steps: int = 16384
+    """The same for the step time of PLAIN, which depends on no traffic."""
     step_time_doubt: float = 0.25
     """By how much PLAIN may be faster than predicted once nothing is left of that trust."""
     probe_gain: float = 0.02
     """The least advantage that a probe must make conceivable."""
     savings_seconds: float = 1800.0
     """Decode time whose share for probes may be saved up."""
+    reinvested: float = 0.5
+    """The share of what speculation has gained over PLAIN that may be spent on probes for it."""
+    probes_ahead: float = 3.0
+    """For how many probes that may be saved up."""
+
+
+class _Outlook(NamedTuple):
+    """What both modes promise for the batch at hand."""
+
+    mode: Mode
+    other: Mode
+    size: int
+    """Decode batch size."""
+    accept: float
+    plain: float
+    """Predicted seconds of a plain step."""
+    speculative: float
+    """Predicted seconds of a verify step."""
+
+    @property
+    def here(self) -> float:
+        """Predicted seconds of a step in the present mode."""
+        return self.plain if self.mode is Mode.PLAIN else self.speculative
+
+    def other_over_here(self, accept: float) -> float:
+        """Goodput of the other mode over that of the present one, at this accept length."""
+        gain = advantage(accept, self.plain, self.speculative)
+        return gain if self.mode is Mode.PLAIN else 1.0 / gain
+
+    def __str__(self) -> str:
+        return (
+            f"decode batch {self.size}, accept length {self.accept:.2f}: speculative"
+            f" {self.accept * self.size / self.speculative:.0f} tokens/s, plain {self.size / self.plain:.0f}"
+        )
 
 
 class Goodput:
@@ -39,9 +75,10 @@ class Goodput:
     sum reaches the cost of both switches, the catch-up of what has been or would be missed included.  A large
     advantage so counts at once, a small one after a while, and a load that hovers at the break-even never adds up.
 
-    What the other mode would do is known from when it last ran; trust in that halves every ``half_life_steps``.
-    Where the doubt left makes an advantage conceivable, a probe is wished for: a stay of one dwell.  Its worst cost
-    (not one draft token accepted) is paid for in advance from ``probe_share`` of the decode time.
+    The other mode is known from when it last ran, and trusted less with every step since.  When the gain that may
+    have been overlooked reaches, by expectation, the worst cost of a look (not one draft token accepted), a probe is
+    wished for: a stay of one dwell.  It is paid for in advance, from ``probe_share`` of the decode time, and from a
+    part of what speculation has gained over PLAIN: where it never gains, probes cost no more than that share.
 
     Steers by ``sample.local.steps``, which differ between ranks: one rank decides for all
     (:mod:`specswitch.ranks`).  Without such readings the calibrated step times and ``sample.accept_length`` hold.
@@ -59,13 +96,13 @@ class Goodput:
         self.plain = RefinedStepTime(plain)
         self.speculative = RefinedStepTime(speculative)
         self.accept = AcceptEstimate(accept_length)
-        self._switching = switching
-        self._longest = longest_accept_length
         self._best_accept = accept_length
-        self._settings = settings or GoodputSettings()
-        self._hurdle = 1.0 + self._settings.hysteresis
+        self._longest_accept = longest_accept_length
         self._verified = False
         """Whether a verify step has been read: until then the sample's own accept length holds, if it has one."""
+        self._switching = switching
+        self._settings = settings or GoodputSettings()
+        self._hurdle = 1.0 + self._settings.hysteresis
         self._mode = Mode.SPECULATIVE
         self._step = 0
         self._lost = 0.0
@@ -74,6 +111,8 @@ class Goodput:
         """Seconds that probes may still cost."""
         self._unseen = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
         """Decode steps since each mode last ran."""
+        self._away = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
+        """Decode steps since each mode last ran other than to probe."""
         self._probe_cost: float | None = None
         """Of the probe wished for."""
         self._probing = False
@@ -81,7 +120,8 @@ class Goodput:
         """Whether a return has been wished for and not come yet."""
 
     def __call__(self, sample: LoadSample) -> Wish | None:
-        self._absorb(sample)
+        for step in sample.local.steps:
+            self._learn(step)
         mode = sample.mode
         if mode is Mode.DRAINING:
             return None
@@ -91,41 +131,54 @@ class Goodput:
             self._enter(mode)
         if self._probing and sample.steps_in_mode > self._settings.dwell_steps:
             self._probing = False
-        other = Mode.SPECULATIVE if mode is Mode.PLAIN else Mode.PLAIN
-        size = sample.decode_batch_size
-        if size == 0:
-            return self._idle(mode, other)
-
-        plain = self.plain.seconds(size, sample.context_tokens)
-        speculative = self.speculative.seconds(size, sample.context_tokens)
-        gain = advantage(self._accept_length(sample), plain, speculative)
-        here, other_over_here = (plain, gain) if mode is Mode.PLAIN else (speculative, 1.0 / gain)
+        if not sample.decode_batch_size:
+            return self._idle()
+        outlook = self._outlook(sample)
         if steps:
-            self._count(mode, other, steps, here * steps, other_over_here)
+            self._count(outlook, steps)
+        return self._decide(outlook, sample.missed_tokens)
 
-        missed = sample.missed_tokens if mode is Mode.PLAIN else size * self._settings.dwell_steps
+    def _outlook(self, sample: LoadSample) -> _Outlook:
+        size, context = sample.decode_batch_size, sample.context_tokens
+        accept = self.accept.value
+        if not self._verified and sample.accept_length is not None:
+            accept = sample.accept_length
+        other = Mode.SPECULATIVE if sample.mode is Mode.PLAIN else Mode.PLAIN
+        plain, speculative = self.plain.seconds(size, context), self.speculative.seconds(size, context)
+        return _Outlook(sample.mode, other, size, accept, plain, speculative)
+
+    def _decide(self, outlook: _Outlook, missed_tokens: int) -> Wish | None:
+        settings = self._settings
+        plain = outlook.mode is Mode.PLAIN
+        ratio = outlook.other_over_here(outlook.accept)
+        self._probe_cost = None
         if self._probing:
-            wish = other_over_here > 1.0
+            # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
+            go = ratio > (1.0 - settings.probe_gain if plain else 1.0)
         else:
-            wish = other_over_here > self._hurdle and self._lost >= self._switching.there_and_back(missed)
-        if wish:
-            self._asked = mode is Mode.PLAIN
-            self._probe_cost = None
-            return Wish(other, self._reason(sample, plain, speculative))
-        if self._savings > 0.0 and not self._probing and self._would_probe(mode, other, sample, plain, speculative):
-            self._asked = mode is Mode.PLAIN
-            return Wish(other, f"probe after {self._unseen[other]} steps: {self._reason(sample, plain, speculative)}")
-        if self._asked and other_over_here < 1.0:
+            missed = missed_tokens if plain else outlook.size * settings.dwell_steps
+            go = ratio > self._hurdle and self._lost >= self._switching.there_and_back(missed)
+        if go:
+            self._asked = plain
+            return Wish(outlook.other, str(outlook))
+        if not self._probing and self._savings > 0.0:
+            self._probe_cost = self._worth_a_probe(outlook, missed_tokens)
+        if self._probe_cost is not None:
+            self._asked = plain
+            return Wish(outlook.other, f"probe after {self._unseen[outlook.other]} steps; {outlook}")
+        if self._asked and ratio < 1.0:
             self._asked = False
-            self._probe_cost = None
-            return Wish(mode, self._reason(sample, plain, speculative))
+            return Wish(outlook.mode, str(outlook))
         return None
 
-    # What a turn teaches
+    def _idle(self) -> Wish | None:
+        """With no request there is nothing to drain or to catch up: be where the first one will be served best."""
+        gain = advantage(self.accept.value, self.plain.seconds(1, 0), self.speculative.seconds(1, 0))
+        if self._mode is Mode.PLAIN:
+            return Wish(Mode.SPECULATIVE, "idle, for the first request") if gain > self._hurdle else None
+        return Wish(Mode.PLAIN, "idle, for the first request") if 1.0 / gain > self._hurdle else None
 
-    def _absorb(self, sample: LoadSample) -> None:
-        for step in sample.local.steps:
-            self._learn(step)
+    # What a turn teaches
 
     def _learn(self, step: StepReading) -> None:
         speculative = step.mode is Mode.SPECULATIVE
@@ -136,80 +189,84 @@ class Goodput:
             curve = self.speculative if speculative else self.plain
             curve.add(step.batch_size, step.context_tokens, step.seconds)
 
-    def _accept_length(self, sample: LoadSample) -> float:
-        if not self._verified and sample.accept_length is not None:
-            return sample.accept_length
-        return self.accept.value
-
     def _enter(self, mode: Mode) -> None:
         self._mode = mode
         self._lost = 0.0
         self._asked = False
         self._probing = self._probe_cost is not None
-        if self._probe_cost is not None:
-            self._savings -= self._probe_cost
-            self._probe_cost = None
+        self._savings -= self._probe_cost or 0.0
+        self._probe_cost = None
         if mode is Mode.SPECULATIVE:
             self.accept.doubt(self._trust(mode))
         else:
-            self._best_accept = min(max(self._best_accept, self.accept.value), self._longest)
+            self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
 
-    def _count(self, mode: Mode, other: Mode, steps: int, seconds: float, other_over_here: float) -> None:
+    def _count(self, outlook: _Outlook, steps: int) -> None:
         settings = self._settings
-        self._lost = max(0.0, self._lost + seconds_lost(seconds, other_over_here / self._hurdle))
-        self._savings = min(
-            self._savings + settings.probe_share * seconds, settings.probe_share * settings.savings_seconds
-        )
+        mode, other = outlook.mode, outlook.other
+        seconds = steps * outlook.here
+        ratio = outlook.other_over_here(outlook.accept)
+        self._lost = max(0.0, self._lost + seconds_lost(seconds, ratio / self._hurdle))
+        self._save(settings.probe_share * seconds, settings.probe_share * settings.savings_seconds)
+        if mode is Mode.SPECULATIVE:
+            self._save(
+                settings.reinvested * -seconds_lost(seconds, ratio), settings.probes_ahead * self._usual(outlook)
+            )
         self._unseen[mode] = 0
         self._unseen[other] += steps
+        self._away[other] += steps
+        if not self._probing:
+            self._away[mode] = 0
+
+    def _save(self, seconds: float, upto: float) -> None:
+        if seconds > 0.0:
+            self._savings = max(self._savings, min(self._savings + seconds, upto))
 
     # Probes
 
     def _trust(self, mode: Mode) -> float:
-        return pow(0.5, self._unseen[mode] / self._settings.half_life_steps)
+        """In what was last seen of ``mode``: the longer it has held good, the slower it fades.
 
-    def _would_probe(self, mode: Mode, other: Mode, sample: LoadSample, plain: float, speculative: float) -> bool:
-        doubt = 1.0 - self._trust(other)
-        accept = self._accept_length(sample)
-        if other is Mode.SPECULATIVE:
-            conceivable = accept + doubt * (max(self._best_accept, accept) - accept)
-            over_here = advantage(conceivable, plain, speculative)
+        After ``u`` steps unseen ``s / (s + u)``, where ``s`` is what probes have confirmed it for, and the memory.
+        """
+        settings = self._settings
+        memory = settings.accept_memory_steps if mode is Mode.SPECULATIVE else settings.step_time_memory_steps
+        return (memory + self._away[mode] - self._unseen[mode]) / (memory + self._away[mode])
+
+    def _worth_a_probe(self, outlook: _Outlook, missed_tokens: int) -> float | None:
+        """The worst cost of a look at the other mode, if it is worth that by expectation and can be paid.
+
+        Doubt has grown evenly while the other mode was not seen, so half of that time's conceivable gain, times the
+        doubt there is now, has been lost by expectation.
+        """
+        settings = self._settings
+        if outlook.mode is Mode.PLAIN:
+            at_best = outlook.other_over_here(max(self._best_accept, outlook.accept))
         else:
-            over_here = (1.0 + doubt * self._settings.step_time_doubt) / advantage(accept, plain, speculative)
-        if over_here < self._hurdle + self._settings.probe_gain:
-            return False
-        cost = self._worst_cost(mode, sample, plain, speculative)
-        if cost > self._savings:
-            return False
-        self._probe_cost = cost
-        return True
+            at_best = outlook.other_over_here(outlook.accept) * (1.0 + settings.step_time_doubt)
+        if at_best < self._hurdle + settings.probe_gain:
+            return None
+        unseen = self._unseen[outlook.other] * outlook.here
+        overlooked = 0.5 * (1.0 - self._trust(outlook.other)) * seconds_lost(unseen, at_best)
+        cost = self._worst_cost(outlook, missed_tokens)
+        return cost if cost <= min(self._savings, overlooked) else None
 
-    def _worst_cost(self, mode: Mode, sample: LoadSample, plain: float, speculative: float) -> float:
+    def _worst_cost(self, outlook: _Outlook, missed_tokens: int) -> float:
         """Seconds that a probe of one dwell can lose at worst, both switches included.
 
         In SPECULATIVE every request gets at least the one token that it would have got from a plain step.  In PLAIN
         the step may take as much longer than predicted as a doubted one may take less.
         """
+        settings = self._settings
+        steps = settings.dwell_steps
+        if outlook.mode is Mode.PLAIN:
+            lost = steps * max(0.0, outlook.speculative - outlook.plain)
+            return lost + self._switching.there_and_back(missed_tokens)
+        slow = outlook.plain * (1.0 + settings.step_time_doubt)
+        lost = steps * max(0.0, slow - outlook.speculative / outlook.accept)
+        return lost + self._switching.there_and_back(steps * outlook.size)
+
+    def _usual(self, outlook: _Outlook) -> float:
+        """What a probe of speculation will cost after a stay of four dwells in PLAIN."""
         steps = self._settings.dwell_steps
-        if mode is Mode.PLAIN:
-            lost = steps * max(0.0, speculative - plain)
-            return lost + self._switching.there_and_back(sample.missed_tokens)
-        slow = plain * (1.0 + self._settings.step_time_doubt)
-        lost = steps * max(0.0, slow - speculative / self._accept_length(sample))
-        return lost + self._switching.there_and_back(steps * sample.decode_batch_size)
-
-    # Nothing runs
-
-    def _idle(self, mode: Mode, other: Mode) -> Wish | None:
-        """With no request there is nothing to drain or to catch up: be where the first one will be served best."""
-        gain = advantage(self.accept.value, self.plain.seconds(1, 0), self.speculative.seconds(1, 0))
-        other_over_here = gain if mode is Mode.PLAIN else 1.0 / gain
-        return Wish(other, "idle, for the first request") if other_over_here > self._hurdle else None
-
-    def _reason(self, sample: LoadSample, plain: float, speculative: float) -> str:
-        size = sample.decode_batch_size
-        accept = self._accept_length(sample)
-        return (
-            f"decode batch {size}, accept length {accept:.2f}: speculative {accept * size / speculative:.0f} tokens/s,"
-            f" plain {size / plain:.0f}"
-        )
+        return steps * outlook.speculative + self._switching.there_and_back(4 * steps * outlook.size)

@@ -66,7 +66,7 @@ def test_no_reading_takes_it_beyond_its_bound(readings: list[tuple[int, float, f
     refined = RefinedStepTime(CURVE, bound=4.0)
     for batch_size, seconds, context in readings:
         refined.add(batch_size, context, seconds)
-    assert 0.25 <= refined.correction(size) * 1.000001
+    assert refined.correction(size) * 1.000001 >= 0.25
     assert refined.correction(size) <= 4.000001
 
 

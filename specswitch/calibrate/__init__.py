@@ -1,0 +1,1 @@
+"""From measured decode steps to a profile, and what the profile says."""
