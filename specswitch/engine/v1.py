@@ -61,8 +61,9 @@ class V1Engine(Line0512Engine):
         elif loops.overlapped:
             if self._return_asked and self._is_ready_for_normal_loop():
                 batch = scheduler.running_batch
-                if not batch.is_empty():  # no futures are resolved in the normal loop
-                    batch.output_ids = last_tokens(batch)
+                if not batch.is_empty():
+                    batch.output_ids = last_tokens(batch)  # no futures are resolved in the normal loop
+                    drop_overlap_penalties(batch.sampling_info)
                 loops.leave_overlap()
         elif self._return_asked:
             super()._before_plain_turn()
@@ -120,6 +121,14 @@ class V1Engine(Line0512Engine):
         # no verification ran, so the draft input still has rows of requests that finished here
         if any(req.finished() for req in batch.reqs):
             self._filter_finished(batch)
+
+
+def drop_overlap_penalties(sampling_info: Any) -> None:
+    """Forget what ``SamplingBatchInfo.copy_for_forward`` summed up for the last step of the overlap loop.
+
+    It stays on the batch and would be applied beside the penalizers, in the batch's shape of that step.
+    """
+    sampling_info.acc_additive_penalties = sampling_info.acc_scaling_penalties = None
 
 
 def cold_draft_input(batch: ScheduleBatch, worker: Any, topk: int, token_dtype: torch.dtype) -> EagleDraftInput:

@@ -230,6 +230,8 @@ _V1 = Need(
         *BATCH.attributes(_READ, whys.COLD, "reqs", "device", "seq_lens"),
         *BATCH.attributes(_READ, whys.TELL_APART, "forward_mode"),
         *BATCH.attributes(_WRITE, whys.PLAIN_OVERLAP, "output_ids", "enable_overlap"),
+        *BATCH.attributes(_READ, whys.PENALTIES, "sampling_info"),
+        *SAMPLING.attributes(_WRITE, whys.PENALTIES, "acc_additive_penalties", "acc_scaling_penalties"),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
         *SCHEDULER.attributes(
             _READ,
