@@ -8,6 +8,7 @@ is chosen.  No collective is added.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +25,14 @@ class RankChannel:
 
     def attach(self, hooks: InstanceHooks, deliver: Callable[[Decision], None]) -> None:
         """``deliver`` is called with every decision, on every rank."""
-        owner = getattr(self._scheduler, "request_receiver", self._scheduler)
-        hooks.replace(owner, "input_blocker", _Rider(owner.input_blocker, self._outbox))
-        hooks.add_item(self._scheduler._request_dispatcher._mapping, Decision, deliver)
+        scheduler = self._scheduler
+        receiver = getattr(scheduler, "request_receiver", None)
+        if receiver is None:  # up to 0.5.12
+            hooks.replace(scheduler, "input_blocker", _Rider(scheduler.input_blocker, self._outbox))
+        else:  # a frozen dataclass, which the scheduler asks anew each turn
+            rider = _Rider(receiver.input_blocker, self._outbox)
+            hooks.replace(scheduler, "request_receiver", dataclasses.replace(receiver, input_blocker=rider))
+        hooks.add_item(scheduler._request_dispatcher._mapping, Decision, deliver)
 
     def send(self, decision: Decision) -> None:
         """Let it travel with the next turn's requests; only on rank 0."""

@@ -163,8 +163,10 @@ def touched(path: Path) -> Touched:
             case ast.Constant(value=str(text)):
                 seen.strings.add(text)
         match node:
-            case ast.Call(func=ast.Attribute(attr="around" | "replace"), args=[_, ast.Constant(value=str(name)), *_]):
+            case ast.Call(func=ast.Attribute(attr="around"), args=[_, ast.Constant(value=str(name)), *_]):
                 seen.hooked.add(name)
+            case ast.Call(func=ast.Attribute(attr="replace"), args=[_, ast.Constant(value=str(name)), _]):
+                seen.written.add(name)
             case ast.Call(func=ast.Name(id="swapped"), args=[ast.Name(id="self")]):
                 pass
             case ast.Call(func=ast.Name(id="swapped"), keywords=keywords):

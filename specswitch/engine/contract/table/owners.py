@@ -11,6 +11,11 @@ REQ = Owner("sglang.srt.managers.schedule_batch", "Req")
 REQ_KV = Owner("sglang.srt.managers.schedule_batch", "ReqKvInfo")
 RESULT = Owner("sglang.srt.managers.utils", "GenerationBatchResult")
 TARGET_WORKER = Owner("sglang.srt.managers.tp_worker", "TpModelWorker")
+REQUEST_RECEIVER = Owner(
+    "sglang.srt.managers.scheduler_components.request_receiver", "SchedulerRequestReceiver", since="0.5.13"
+)
+INPUT_BLOCKER = Owner("sglang.srt.managers.scheduler_input_blocker", "SchedulerInputBlocker")
+PARALLEL_STATE = Owner("sglang.srt.distributed.parallel_state_wrapper", "ParallelState", since="0.5.13", until="0.5.20")
 STATE_REQUEST = Owner("sglang.srt.managers.io_struct", "GetInternalStateReq")
 STATE_REPLY = Owner("sglang.srt.managers.io_struct", "GetInternalStateReqOutput")
 METRICS_REPORTER = Owner("sglang.srt.managers.scheduler_components.metrics_reporter", "SchedulerMetricsReporter")

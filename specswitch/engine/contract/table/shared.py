@@ -8,6 +8,7 @@ from specswitch.engine.contract.table.owners import (
     ALGORITHM,
     CONFIG_BAG,
     DECODE_GRAPH_RUNNER,
+    DISPATCHER,
     FORWARD_BATCH,
     FREQUENCY_PENALTY,
     GRAPH_CONFIG,
@@ -16,15 +17,18 @@ from specswitch.engine.contract.table.owners import (
     GRAPH_SHARED_OUTPUT,
     HOOK_REGISTRY,
     HOOK_TYPE,
+    INPUT_BLOCKER,
     LLAMA,
     LLAMA_LAYERS,
     MIN_NEW_TOKENS,
     MODEL_RUNNER,
     ORCHESTRATOR,
+    PARALLEL_STATE,
     PENALIZER,
     PRESENCE_PENALTY,
     REPETITION_PENALTY,
     REQ,
+    REQUEST_RECEIVER,
     ROWS,
     SAMPLING,
     SAMPLING_PARAMS,
@@ -55,7 +59,6 @@ PLUGIN = Need(
         SERVER_ARGS.method("__post_init__", _HOOK, _START, until="0.5.18"),
         SERVER_ARGS.method("resolve_once", _HOOK, _START, since="0.5.19"),
         SCHEDULER.method("__init__", _HOOK, "wire the switch into each scheduler", args=("server_args",)),
-        *SCHEDULER.attributes(_READ, "write the log on rank 0 only", "tp_rank", until="0.5.12.post1"),
     ),
 )
 
@@ -200,6 +203,23 @@ REQUEST_METRICS = Need(
     ),
 )
 
+RANK_CHANNEL = Need(
+    "specswitch.engine.rank_channel",
+    (
+        *SCHEDULER.attributes(_BOTH, whys.RANKS, "input_blocker", until="0.5.12.post1"),
+        *SCHEDULER.attributes(_BOTH, whys.RANKS, "request_receiver", since="0.5.13"),
+        *REQUEST_RECEIVER.attributes(_READ, whys.RANKS, "input_blocker"),
+        INPUT_BLOCKER.itself(whys.RANKS),
+        INPUT_BLOCKER.method("handle", _CALL, whys.RANKS, args=("recv_reqs",)),
+        *SCHEDULER.attributes(_READ, whys.RANKS, "_request_dispatcher"),
+        *DISPATCHER.attributes(_READ, whys.RANKS, "_mapping"),
+        *SCHEDULER.attributes(_READ, whys.RANKS, "tp_rank", "tp_size", until="0.5.12.post1"),
+        *SCHEDULER.attributes(_READ, whys.RANKS, "ps", since="0.5.13", until="0.5.20"),
+        *PARALLEL_STATE.attributes(_READ, whys.RANKS, "tp_rank", "tp_size"),
+        function("sglang.srt.runtime_context", "get_parallel", _CALL, whys.RANKS, since="0.5.21"),
+    ),
+)
+
 SHARED = (
     PLUGIN,
     BUILD,
@@ -210,4 +230,5 @@ SHARED = (
     FEATURES,
     PENALTIES,
     REQUEST_METRICS,
+    RANK_CHANNEL,
 )
