@@ -42,7 +42,7 @@ class Rows:
         if path.exists():
             self.all = [json.loads(line) for line in path.read_text().splitlines()]
 
-    def has(self, kind: str, server: str, arguments: dict[str, int]) -> bool:
+    def has(self, kind: str, server: str, arguments: dict[str, Any]) -> bool:
         wanted = {"kind": kind, "server": server, **arguments}
         return any(row.get("error") is None and wanted.items() <= row.items() for row in self.all)
 
@@ -69,7 +69,7 @@ def main(
     started: list[dict[str, Any]] = []
     for number, group in enumerate(plan.groups):
         work = {
-            name: [case for case in measure.cases(plan.servers[name]) if not rows.has(case[0], name, case[1])]
+            name: [case for case in measure.cases(name, plan.servers[name]) if not rows.has(case[0], name, case[1])]
             for name in group
             if name in chosen
         }
@@ -104,7 +104,7 @@ def main(
 def _measure(
     plan: plans.Plan,
     server: servers.RunningServer,
-    cases: list[tuple[str, dict[str, int]]],
+    cases: list[tuple[str, dict[str, Any]]],
     rows: Rows,
     out: Path,
     deadline: float,

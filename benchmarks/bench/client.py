@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
@@ -30,8 +31,7 @@ class Answer:
 
     def gaps(self) -> list[float]:
         """Seconds between chunks."""
-        times = [at for at, _ in self.chunks]
-        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        return [later - earlier for (earlier, _), (later, _) in pairwise(self.chunks)]
 
 
 def prompts(seed: str, count: int, length: int, vocab_size: int) -> list[list[int]]:

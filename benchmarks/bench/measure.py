@@ -16,7 +16,7 @@ import aiohttp
 
 from bench import client
 from bench.client import Answer
-from bench.plan import Accuracy, Speed, Switches
+from bench.plan import Accuracy, Server, Speed, Switches
 from bench.servers import RunningServer, median_or_none
 
 Row = dict[str, Any]
@@ -42,17 +42,17 @@ class Bench:
 
     # Throughput
 
-    def speed(self, plan: Speed, concurrency: int, repeat: int) -> Row:
+    def speed(self, plan: Speed, content: str, concurrency: int, repeat: int) -> Row:
         """Closed loop: ``concurrency`` requests in flight until all are answered."""
         server = self._server
         server.flush_cache()
-        asyncio.run(self._wave(f"warm {concurrency} {repeat}", plan, concurrency, concurrency, _WARM_UP_TOKENS))
+        asyncio.run(self._wave(f"warm {repeat}", plan, content, concurrency, concurrency, _WARM_UP_TOKENS))
         time.sleep(self._settle_seconds)
         before, offset = server.switch_state(), server.log_size()
         count = concurrency * plan.rounds
         began = time.perf_counter()
         answers = asyncio.run(
-            self._wave(f"speed {concurrency} {repeat}", plan, concurrency, count, plan.output_tokens)
+            self._wave(f"speed {repeat}", plan, content, concurrency, count, plan.output_tokens)
         )
         seconds = time.perf_counter() - began
         time.sleep(self._settle_seconds)
@@ -66,6 +66,7 @@ class Bench:
         return {
             "kind": "speed",
             "server": server.name,
+            "content": content,
             "concurrency": concurrency,
             "repeat": repeat,
             "requests": count,
@@ -82,8 +83,13 @@ class Bench:
             "error": _first_error(answers),
         }
 
-    async def _wave(self, seed: str, plan: Speed, concurrency: int, count: int, tokens: int) -> list[Answer]:
-        inputs = client.prompts(seed, count, plan.input_tokens, self._vocab_size)
+    async def _wave(
+        self, seed: str, plan: Speed, content: str, concurrency: int, count: int, tokens: int
+    ) -> list[Answer]:
+        inputs = client.prompts(f"{seed} {concurrency}", count, plan.input_tokens, self._vocab_size)
+        if content == "one token":
+            # the first token differs, so that no prompt finds another's KV in the prefix cache
+            inputs = [[ids[0], *inputs[0][:1] * (plan.input_tokens - 1)] for ids in inputs]
         places = iter(range(count))
         answers: list[Answer] = []
 
@@ -163,29 +169,33 @@ class Bench:
 
     # The same tokens
 
-    def accuracy(self, plan: Accuracy) -> Row:
-        """Greedy answers, switching ``plan.switches`` times meanwhile, kept in a file and compared with the reference."""
+    def accuracy(self, plan: Accuracy, run: int) -> Row:
+        """Greedy answers, with ``plan.switches`` switches meanwhile, compared with the reference's in its file."""
         server = self._server
-        is_reference = server.name == plan.reference
+        is_reference = server.name == plan.reference and run == 0
+        # the reference's second run, in other batches, shows how far it agrees with itself
+        concurrency = plan.concurrency if run == 0 else plan.concurrency // 2
         server.flush_cache()
         offset = server.log_size()
-        answers = asyncio.run(self._answer_all(plan, is_reference))
+        answers = asyncio.run(self._answer_all(plan, concurrency, is_reference))
         time.sleep(self._settle_seconds)
         own = [{"output_ids": answer.output_ids, "top": _top_two(answer)} for answer in answers]
-        row: Row = {"kind": "accuracy", "server": server.name, "reference": plan.reference, "requests": plan.requests}
+        row: Row = {"kind": "accuracy", "server": server.name, "run": run, "reference": plan.reference}
+        row |= {"requests": plan.requests, "concurrency": concurrency}
         row["switches"] = len(server.events("specswitch.transition", offset))
         row["error"] = _first_error(answers)
+        if row["error"] is not None:
+            return row
         self._answers.mkdir(parents=True, exist_ok=True)
         kept = self._answers / f"{plan.reference}.json"
-        if not kept.exists():
-            if not is_reference:
-                return {**row, "error": f"{plan.reference} has to be measured first"}
+        if is_reference:
             kept.write_text(json.dumps(own))
             return {**row, "role": "reference"}
-        (self._answers / f"{server.name}-again.json").write_text(json.dumps(own))
+        if not kept.exists():
+            return {**row, "error": f"{plan.reference} has to be measured first"}
         return row | _agreement(json.loads(kept.read_text()), own)
 
-    async def _answer_all(self, plan: Accuracy, with_logprobs: bool) -> list[Answer]:
+    async def _answer_all(self, plan: Accuracy, concurrency: int, with_logprobs: bool) -> list[Answer]:
         inputs = client.prompts("accuracy", plan.requests, plan.input_tokens, self._vocab_size)
         extra = {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 2} if with_logprobs else {}
         answers: list[Answer] = [Answer()] * plan.requests
@@ -203,18 +213,20 @@ class Bench:
 
         async with client.session() as session:
             await asyncio.gather(
-                triggers(session), *(one_after_another(session) for _ in range(plan.concurrency))
+                triggers(session), *(one_after_another(session) for _ in range(concurrency))
             )
         return answers
 
 
-def cases(plan: Any) -> Iterator[tuple[str, dict[str, int]]]:
+def cases(name: str, plan: Server) -> Iterator[tuple[str, Row]]:
     """Every (method of :class:`Bench`, arguments) that a server's description asks for."""
     if plan.accuracy is not None:
-        yield "accuracy", {}
+        for run in range(2 if name == plan.accuracy.reference else 1):
+            yield "accuracy", {"run": run}
     if plan.speed is not None:
-        for repeat, concurrency in itertools.product(range(plan.speed.repeats), plan.speed.concurrency):
-            yield "speed", {"concurrency": concurrency, "repeat": repeat}
+        for content, levels in (("random", plan.speed.concurrency), ("one token", plan.speed.one_token)):
+            for repeat, concurrency in itertools.product(range(plan.speed.repeats), levels):
+                yield "speed", {"content": content, "concurrency": concurrency, "repeat": repeat}
     if plan.switches is not None:
         for repeat, size, missed in itertools.product(
             range(plan.switches.repeats), plan.switches.batch_sizes, plan.switches.missed_tokens
@@ -226,10 +238,8 @@ def _agreement(reference: list[Row], own: list[Row]) -> Row:
     """How many answers are the same, and for the others the reference's top-2 logprob gap where they part."""
     gaps, second_choice, same = [], 0, 0
     for expected, got in zip(reference, own, strict=True):
-        at = next(
-            (place for place, (a, b) in enumerate(zip(expected["output_ids"], got["output_ids"], strict=False)) if a != b),
-            None,
-        )
+        pairs = zip(expected["output_ids"], got["output_ids"], strict=False)
+        at = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
         if at is None:
             same += 1
             continue
@@ -254,7 +264,7 @@ def _top_two(answer: Answer) -> list[list[tuple[float, int]]]:
 
 def _first_chunk(stream: Answer, after: float, plain: bool) -> float:
     """When the first chunk of one token (``plain``) or of more came; infinity if none did."""
-    for (_, before), (at, tokens) in zip(stream.chunks, stream.chunks[1:], strict=False):
+    for (_, before), (at, tokens) in itertools.pairwise(stream.chunks):
         if at > after and (tokens - before == 1) == plain:
             return at
     return float("inf")
@@ -265,7 +275,7 @@ def _longest_gap(streams: list[Answer], start: float, end: float) -> float | Non
     gaps = [
         later - earlier
         for stream in streams
-        for (earlier, _), (later, _) in zip(stream.chunks, stream.chunks[1:], strict=False)
+        for (earlier, _), (later, _) in itertools.pairwise(stream.chunks)
         if start <= later <= end
     ]
     return max(gaps, default=None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import tomllib
 
 HERE = Path(__file__).resolve().parent.parent
 
@@ -22,6 +22,9 @@ class Speed(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Requests for each one in flight."""
     repeats: int = 1
     """The whole sweep again, to show the noise."""
+    one_token: list[int] = []
+    """Levels measured again with prompts of one token, but for the first: a GPU draws less power, and clocks higher, on
+    data that is alike, so a server's speed depends on what it is asked."""
     input_tokens: int = 128
     output_tokens: int = 256
     probes: int = 4

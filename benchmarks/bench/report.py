@@ -14,9 +14,23 @@ def speeds(rows: Sequence[Row], key: str = "steady_tok_s") -> dict[tuple[str, in
     """The mean over repeats, by (server, concurrency)."""
     found: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        if row["kind"] == "speed" and row.get(key):
-            found.setdefault((row["server"], row["concurrency"]), []).append(row[key])
+        value = _verify_steps(row) if key == "verify_steps_s" else row.get(key)
+        if row["kind"] == "speed" and value:
+            found.setdefault((_label(row), row["concurrency"]), []).append(value)
     return {place: statistics.mean(values) for place, values in found.items()}
+
+
+def _verify_steps(row: Row) -> float | None:
+    """Steps per second where all were speculative; simulated acceptance is drawn at random, which steps are not."""
+    if not row.get("accept_length") or not row.get("steady_tok_s") or row.get("plain_share"):
+        return None
+    return float(row["steady_tok_s"] / row["accept_length"] / row["concurrency"])
+
+
+def _label(row: Row) -> str:
+    """The server, and the content of its prompts where that is not random."""
+    content = row.get("content", "random")
+    return row["server"] if content == "random" else f"{row['server']}, {content}"
 
 
 def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
@@ -24,6 +38,7 @@ def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
     parts = []
     for title, key in (
         ("Steady decode, output tokens per second (ratio)", "steady_tok_s"),
+        ("Verify steps per second: the same over accept length and requests", "verify_steps_s"),
         ("End to end, prefill included", "end_to_end_tok_s"),
         ("Time per output token of one request, ms", "token_latency_ms_p50"),
         ("99th percentile of the gap between chunks, ms", "chunk_gap_ms_p99"),
@@ -49,11 +64,12 @@ def _noise(rows: Sequence[Row]) -> str:
     by_place: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         if row["kind"] == "speed" and row.get("steady_tok_s"):
-            by_place.setdefault((row["server"], row["concurrency"]), []).append(row["steady_tok_s"])
+            by_place.setdefault((_label(row), row["concurrency"]), []).append(row["steady_tok_s"])
     for (name, level), values in by_place.items():
         if len(values) > 1:
             lines.append(f"| {name} | {level} | {max(values) / min(values) - 1:.2%} |")
-    return "\n".join(["Repeats: largest over smallest\n", "| server | concurrency | spread |", "|---|---|---|", *lines]) if lines else ""
+    head = ["Repeats: largest over smallest\n", "| server | concurrency | spread |", "|---|---|---|"]
+    return "\n".join([*head, *lines]) if lines else ""
 
 
 def _list(rows: Sequence[Row], kind: str) -> str:
@@ -62,7 +78,8 @@ def _list(rows: Sequence[Row], kind: str) -> str:
         return ""
     keys = list(dict.fromkeys(key for row in chosen for key in row if key not in ("kind", "error")))
     head = ["| " + " | ".join(keys) + " |", "|---" * len(keys) + "|"]
-    return "\n".join([f"{kind}\n", *head, *("| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in chosen)])
+    lines = ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in chosen]
+    return "\n".join([f"{kind}\n", *head, *lines])
 
 
 def plot(rows: Sequence[Row], compare: Mapping[str, str], path: Path) -> None:

@@ -65,10 +65,18 @@ class RunningServer:
 
     def look(self) -> None:
         if self.ready_seconds is None and self.failure is None:
-            if _READY in self.log_since(0):
+            if _READY in self.log_since(0) and self._answers():
                 self.ready_seconds = round(time.monotonic() - self.started, 1)
             elif self.process.poll() is not None:
                 self.failure = f"ended with status {self.process.returncode}"
+
+    def _answers(self) -> bool:
+        # the line that says so comes before the port is open where no request warms the server up
+        try:
+            urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+        except OSError:
+            return False
+        return True
 
     def flush_cache(self) -> None:
         with contextlib.suppress(OSError):

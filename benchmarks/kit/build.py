@@ -3,8 +3,8 @@
     python benchmarks/kit/build.py 0.5.12.post1
 
 writes ``benchmarks/.kit/0.5.12.post1/kit.tar.xz`` (about 35 MB).  ``offline.sh`` unpacks it on the GPU machine, which
-has to offer Python 3.12, PyTorch 2.11 for CUDA 13, the CUDA compiler, and the usual packages around PyTorch.  No model weights are
-needed: servers start with random ones.
+has to offer Python 3.12, PyTorch 2.11 for CUDA 13, the CUDA compiler, and the usual packages around PyTorch.  No model
+weights are needed: servers start with random ones.
 
 Needs Python 3.11 with pip, tar, xz and c++filt (binutils).  Wheels stay in ``benchmarks/.kit/wheels``.
 """
@@ -17,12 +17,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
 from fnmatch import fnmatch
 from pathlib import Path
 
 import fatbin
+import tomllib
 
 HERE = Path(__file__).resolve().parent
 KITS = HERE.parent / ".kit"
@@ -43,7 +43,8 @@ def download(requirements: list[str], folder: Path) -> list[Path]:
         command += ["--platform", platform]
     subprocess.run([*command, *requirements], check=True)
     wanted = {_wheel_key(requirement.replace("==", "-")) for requirement in requirements}
-    return [wheel for wheel in sorted(folder.glob("*.whl")) if _wheel_key("-".join(wheel.name.split("-")[:2])) in wanted]
+    wheels = sorted(folder.glob("*.whl"))
+    return [wheel for wheel in wheels if _wheel_key("-".join(wheel.name.split("-")[:2])) in wanted]
 
 
 def _wheel_key(name_and_version: str) -> str:

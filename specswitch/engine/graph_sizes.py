@@ -17,10 +17,10 @@ from specswitch.engine.hooks import swapped
 
 
 def speculative_limit(config: SwitchConfig) -> int | None:
-    """The largest decode batch that runs in SPECULATIVE for longer than a drain or a dwell; None: no limit."""
+    """The largest decode batch that runs in SPECULATIVE for longer than a drain or a dwell; None if any may."""
     if config.mode == "plain":
         return 1
-    return config.high_watermark if config.mode == "auto" else None
+    return config.high_watermark if config.mode == "auto" and config.policy == "watermark" else None
 
 
 def up_to(sizes: Sequence[int], limit: int) -> list[int]:

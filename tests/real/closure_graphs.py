@@ -126,6 +126,8 @@ def _graphs_since_0_5_17() -> Iterator[Counter[str]]:
         runner = None
         if not model_runner.is_draft_worker:
             runner = decode_cuda_graph_runner.DecodeCudaGraphRunner(model_runner)
+            if not runner.capture_forward_mode.is_decode():
+                runner.can_run_graph = lambda batch: False
         return cuda_graph_setup.GraphCapture(
             runner=runner, memory_phase="decode", memory_usage_gb=0, capture_time=0
         )
