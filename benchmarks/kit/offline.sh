@@ -2,7 +2,7 @@
 # On the GPU machine:  . benchmarks/kit/offline.sh RELEASE FOLDER
 #
 # Unpacks the kit of that SGLang release to FOLDER once, puts it and this checkout of specswitch (or the one that
-# SPECSWITCH_CHECKOUT names) on PYTHONPATH, and keeps what servers compile in FOLDER/compiled.  FOLDER/compiled as a tar.xz beside the kit (compiled.tar.xz) saves a
+# BENCH_CHECKOUT names) on PYTHONPATH, and keeps what servers compile in FOLDER/compiled.  FOLDER/compiled as a tar.xz beside the kit (compiled.tar.xz) saves a
 # fresh machine the first compilation; it is good for the same kit and the same FOLDER alone.
 
 _kit_unpack() {
@@ -36,7 +36,7 @@ _kit_enter() {
     checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
     kit=$checkout/benchmarks/.kit/$1
     folder=$2
-    [ -e "$folder/unpacked" ] || _kit_unpack "$kit" "$folder" "${SPECSWITCH_CHECKOUT:-$checkout}" || return 1
+    [ -e "$folder/unpacked" ] || _kit_unpack "$kit" "$folder" "${BENCH_CHECKOUT:-$checkout}" || return 1
     if [ -z "$CUDA_HOME" ] && [ -d /usr/local/cuda ]; then
         export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH
     fi
