@@ -39,16 +39,23 @@ LEAST_SWITCHES = 200
 _switches: Counter[str] = Counter()
 
 
+MAY_END_EARLY = {"ignore_eos": False}
+"""SGLang 0.5.13 and later admit a request that cannot end early only if all it may generate fits the pool."""
+
+
 def in_every_mode() -> list[Request]:
     """Two requests at the start, and two that arrive in each mode."""
     requests = workload(seed=1, count=8, vocab_size=VOCAB_SIZE, max_new_tokens=48, prefix="arrives-")
     modes = [None, None, *Mode, *Mode]
-    return [replace(request, mode=mode, turn=0) for request, mode in zip(requests, modes, strict=True)]
+    return [
+        replace(request, mode=mode, turn=0, options=MAY_END_EARLY)
+        for request, mode in zip(requests, modes, strict=True)
+    ]
 
 
 def at_once(mode: Mode) -> list[Request]:
     requests = workload(seed=2, count=6, vocab_size=VOCAB_SIZE, max_new_tokens=56, prefix=f"pressed-{mode.value}-")
-    return [replace(request, turn=0) for request in requests]
+    return [replace(request, turn=0, options=MAY_END_EARLY) for request in requests]
 
 
 def one_by_one(prefix: str) -> list[Request]:
