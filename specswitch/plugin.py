@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 from specswitch import config as configuration
 from specswitch.config import SwitchConfig
@@ -30,6 +30,7 @@ from specswitch.ranks import Follower, Leader
 from specswitch.switch import Switch
 
 _SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+_has_command_line = False
 _SCHEDULER_INIT = "sglang.srt.managers.scheduler.Scheduler.__init__"
 
 
@@ -68,11 +69,20 @@ def _add_flags(result: None, parser: argparse.ArgumentParser) -> None:
 
 
 def _read_flags(original: Callable[..., Any], cls: type, args: argparse.Namespace) -> Any:
+    global _has_command_line
+    _has_command_line = True
     try:
         _hand_down(configuration.load(args, os.environ))
         return original(cls, args)
     except SpecswitchError as error:
+        _refuse(error)
+
+
+def _refuse(error: SpecswitchError) -> NoReturn:
+    """End a command with its one sentence; let a program that embeds SGLang handle the exception."""
+    if _has_command_line:
         sys.exit(f"specswitch: {error}")
+    raise error
 
 
 def _hand_down(config: SwitchConfig | None) -> None:
@@ -113,6 +123,13 @@ def _check_start(result: None, server_args: Any, *args: Any, **kwargs: Any) -> N
     config = _handed_down()
     if config is None:
         return
+    try:
+        _check(config, server_args)
+    except SpecswitchError as error:
+        _refuse(error)
+
+
+def _check(config: SwitchConfig, server_args: Any) -> None:
     report = _contract()
     if not report.ok:
         if config.on_mismatch == "refuse":
