@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specswitch.engine import v2_compat
 from specswitch.engine.draft_gap import gap_of
 
 MARK = 12345.0
@@ -38,11 +39,10 @@ class DraftCover:
             keys[batch.out_cache_loc] = MARK
 
     def _check(self, req: Any) -> None:
-        held = getattr(req, "kv", req)
         known = len(req.origin_input_ids) + len(req.output_ids) - 1
         gap = gap_of(req)
         seen = known if gap is None else min(gap, known)
-        slots = self._scheduler.req_to_token_pool.req_to_token[held.req_pool_idx, :seen].long()
+        slots = self._scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :seen].long()
         for keys in self._keys:
             unwritten = (keys[slots] == MARK).flatten(1).all(1).nonzero().flatten().tolist()
             assert not unwritten, f"{req.rid}: the draft has not seen tokens {unwritten} of {seen} before {gap=}"

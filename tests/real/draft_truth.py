@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from specswitch.engine import v2_compat
 from specswitch.engine.draft_gap import gap_of
 
 _TOLERANCE = 2e-3
@@ -36,7 +37,7 @@ def really_seen(server: Any, req: Any, length: int) -> list[bool]:
     engine = scheduler.specswitch.engine
     pools = [scheduler.tp_worker.model_runner.token_to_kv_pool, draft_pool(scheduler)]
     kept = [[buffer.clone() for buffer in pool.k_buffer + pool.v_buffer] for pool in pools]
-    slots = scheduler.req_to_token_pool.req_to_token[getattr(req, "kv", req).req_pool_idx, :length].long()
+    slots = scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length].long()
     before = rows_of(pools[1], slots)
     with torch.inference_mode():
         engine.write_draft_kv([(req, 0, length)])
@@ -88,7 +89,7 @@ class GapChecker:
     def _check(self, req: Any) -> None:
         tokens = list(req.origin_input_ids) + list(req.output_ids)
         # the draft is shown a token together with the next one, which the last token does not have yet
-        length = min(getattr(req, "kv", req).kv_committed_len, len(tokens) - 1)
+        length = min(v2_compat.committed_len(req), len(tokens) - 1)
         gap = gap_of(req)
         tracked = length if gap is None else gap
         for index, is_seen in enumerate(really_seen(self._server, req, length)[: length - 1]):
@@ -105,4 +106,4 @@ class GapChecker:
 def _extended_so_far(req: Any) -> list[int]:
     if hasattr(req, "fill_ids"):
         return list(req.fill_ids)
-    return list(req.full_untruncated_fill_ids[: req.extend_end])
+    return list(req.full_untruncated_fill_ids[: v2_compat.extend_end(req)])
