@@ -21,7 +21,7 @@ from specswitch.demo.load import Answer, Job, Load, Phase
 from specswitch.demo.report import Report
 from specswitch.demo.sampler import Sample, Sampler
 
-HIGH_WATERMARK, LOW_WATERMARK, DWELL_STEPS = 5, 1, 8
+HIGH_WATERMARK, LOW_WATERMARK, DWELL_STEPS = 5, 1, 32
 """Far below the defaults, as is the load: a CPU carries little."""
 
 PLAN = (
@@ -36,9 +36,10 @@ PLAN = (
 
 PLAN_SECONDS = sum(phase.seconds for phase in PLAN)
 
-JOBS = tuple(Job(prompt, 48 + 37 * number % 80) for number, prompt in enumerate(PROMPTS))
+JOBS = tuple(Job(prompt, 64 + 37 * number % 120) for number, prompt in enumerate(PROMPTS))
 """Of unequal lengths, so that they do not end together."""
 
+_TOKENS_PER_MESSAGE = 4
 _REQUEST_TIMEOUT = 120.0
 """Seconds without a token."""
 
@@ -136,6 +137,8 @@ def _server(settings: Settings, mode: str, log: str, flags: Sequence[str] = ()) 
         flags=flags,
         port=settings.port,
         log_path=settings.out / log,
+        # one message per token would keep the HTTP side of two cores busier than the scheduler
+        stream_interval=_TOKENS_PER_MESSAGE,
     ) as server:
         yield server
 
