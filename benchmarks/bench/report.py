@@ -52,11 +52,15 @@ def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
             for level in levels:
                 value, base = cells.get((name, level)), cells.get((compare.get(name, ""), level))
                 ratio = f" ({value / base:.3f})" if value and base else ""
-                line.append(f"{value:.4g}{ratio}" if value else "")
+                line.append(f"{_figure(value)}{ratio}" if value else "")
             lines.append(" | ".join(line) + " |")
         parts.append("\n".join(lines))
     parts += [_noise(rows), _list(rows, "switch"), _list(rows, "accuracy")]
     return "\n\n".join(part for part in parts if part)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _noise(rows: Sequence[Row]) -> str:
