@@ -4,11 +4,12 @@
 #   make demo    the demo on the first release
 #   make lint    ruff and mypy
 #   make contract  hold every released SGLang against the contract; docs/compatibility.md must say the same
-# RELEASES="0.5.12.post1 0.5.17 0.5.23" chooses releases; SPECSWITCH_VENVS says where the environments are kept.
+# RELEASES="0.5.12.post1 0.5.17 0.5.23" chooses releases; VENVS says where the environments are kept.
 
 PYTHON ?= python3
 RELEASES ?= 0.5.12.post1 0.5.23
-VENVS := $(abspath $(or $(SPECSWITCH_VENVS),.venvs))
+VENVS ?= .venvs
+override VENVS := $(abspath $(VENVS))
 FIRST := $(firstword $(RELEASES))
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
