@@ -7,12 +7,12 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 from specswitch.cpu_engine.environment import child_environment
 from specswitch.cpu_engine.prompts import PROMPTS
 from specswitch.cpu_engine.releases import DEFAULT_MODELS, as_flags, installed_release
+from specswitch.cpu_engine.server import free_port
 
 pytestmark = pytest.mark.http
 
@@ -40,9 +41,7 @@ def served(log: Path, *flags: str) -> Iterator[str]:
     """``serve.sh`` on the embedded models, with what a CPU needs added; gives the URL."""
     release = installed_release()
     mode = "eagle3-v2" if "eagle3-v2" in release.modes else "eagle3-topk1"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     arguments = {**release.server_arguments(mode), "port": port, "skip_server_warmup": True}
     command = [
         EXAMPLES / "serve.sh",
@@ -75,6 +74,19 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
     raise TimeoutError(log.read_text()[-3000:])
 
 
+def wait_until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def status(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{url}/server_info", timeout=60) as response:
+        shown: dict[str, Any] = json.load(response)["internal_states"][0]["specswitch"]
+        return shown
+
+
 def generate(url: str, prompt: str, **sampling: Any) -> dict[str, Any]:
     body = {"text": prompt, "sampling_params": {"max_new_tokens": 24, **sampling}}
     request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -86,9 +98,11 @@ def generate(url: str, prompt: str, **sampling: Any) -> dict[str, Any]:
 def test_flags_file_and_watching(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with served(log, "--specswitch-config", str(EXAMPLES / "specswitch.yaml"), "--specswitch-dwell-steps", "4") as url:
-        generate(url, PROMPTS[0], temperature=0)
-        generate(url, PROMPTS[1], temperature=0.7, min_p=0.1)
-        generate(url, PROMPTS[2], temperature=0)
+        with ThreadPoolExecutor() as elsewhere:
+            long = elsewhere.submit(generate, url, PROMPTS[0], temperature=0, max_new_tokens=200, ignore_eos=True)
+            wait_until(lambda: status(url)["steps"]["SPECULATIVE"] >= 8)
+            generate(url, PROMPTS[1], temperature=0.7, min_p=0.1)
+            through_both = long.result()["meta_info"]
         watched = subprocess.run(
             [sys.executable, EXAMPLES / "watch_server.py", url, "--log", log, "--times", "2"],
             capture_output=True,
@@ -96,6 +110,11 @@ def test_flags_file_and_watching(tmp_path: Path) -> None:
             timeout=60,
             check=True,
         ).stdout
+    # the long request was decoded both ways and counts verify steps alone, by which SGLang would divide all its tokens
+    verified = through_both["spec_num_correct_drafts"] + through_both["spec_verify_ct"]
+    assert 8 <= verified < through_both["completion_tokens"] - 8
+    assert through_both["spec_accept_length"] == pytest.approx(verified / through_both["spec_verify_ct"])
+
     active = next(json.loads(line) for line in log.read_text().splitlines() if '"specswitch.active"' in line)
     config = active["config"]
     # flags of the script, one of them overridden here, and what the file alone says
