@@ -100,7 +100,9 @@ def _replace_kernels(*names: str) -> Callable[[ModuleType], None]:
 
 
 after_import("sglang.srt.speculative.spec_utils")(
-    _replace_kernels("assign_req_to_token_pool", "create_extend_after_decode_spec_info")
+    _replace_kernels(
+        "assign_req_to_token_pool", "create_extend_after_decode_spec_info", "generate_draft_decode_kv_indices"
+    )
 )
 after_import("sglang.srt.speculative.eagle_info_v2")(
     _replace_kernels("assign_extend_cache_locs", "assign_draft_cache_locs_page_size_1")
@@ -123,11 +125,3 @@ def extend_attention_in_torch(module: ModuleType) -> None:
     from triton_attention import extend_attention_fwd
 
     module.extend_attention_fwd = extend_attention_fwd
-
-
-@after_import("sglang.srt.speculative.spec_utils")
-def draft_kv_indices_in_torch(module: ModuleType) -> None:
-    """Speed only, as above: ``generate_draft_decode_kv_indices`` took three quarters of a step at topk 4."""
-    from triton_attention import DraftDecodeKvIndices
-
-    module.generate_draft_decode_kv_indices = DraftDecodeKvIndices()

@@ -1,14 +1,12 @@
-"""The two entry points of 0.5.12.post1's TritonAttnBackend in torch, and the KV indices of its draft steps.
+"""The two entry points of 0.5.12.post1's TritonAttnBackend in torch.
 
-Signatures are those of layers/attention/triton_ops/decode_attention.py and extend_attention.py; all other metadata
-and the masks stay SGLang's own.  What a tiny Llama does not need (sinks, sliding window, Grok's temperature)
+Signatures are those of layers/attention/triton_ops/decode_attention.py and extend_attention.py; metadata and masks
+stay SGLang's own.  What a tiny Llama does not need (sinks, sliding window, Grok's temperature)
 raises ``NotImplementedError``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -101,48 +99,3 @@ def extend_attention_fwd(
         elif is_causal:
             visible = torch.ones(length, prefix + length, dtype=torch.bool).tril(prefix)
         o_extend[start:end] = attend(q_extend[start:end], key, value, visible, scale, logit_cap)
-
-
-class DraftDecodeKvIndices:
-    """``generate_draft_decode_kv_indices`` of speculative/spec_utils.py, launched as a Triton kernel is."""
-
-    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        return partial(_draft_decode_kv_indices, *grid)
-
-
-def _draft_decode_kv_indices(
-    num_steps: int,
-    num_seqs: int,
-    topk: int,
-    req_pool_indices: Tensor,
-    req_to_token: Tensor,
-    paged_kernel_lens: Tensor,
-    kv_indices: Tensor,
-    kv_indptr: Tensor,
-    positions: Tensor,
-    pool_len: int,
-    kv_indices_stride: int,
-    kv_indptr_stride: int,
-    bs_upper: int,
-    iter_upper: int,
-    num_tokens_upper: int,
-    page_size: int,
-) -> None:
-    """At each draft step every branch of every request sees the request's prefix and the branch's own tokens so far.
-
-    ``kv_indices`` steps x anything, ``kv_indptr`` steps x anything above ``num_seqs * topk``; both are outputs.
-    """
-    if page_size > 1 and topk > 1:
-        raise NotImplementedError("draft branches that copy their last page have no CPU version")
-    rows, lengths = req_to_token[req_pool_indices[:num_seqs].long()], paged_kernel_lens[:num_seqs].tolist()
-    seen = positions[: num_seqs * topk].cumsum(0)
-    for step in range(num_steps):
-        drafted = step + 1
-        pieces = []
-        for row, length in zip(rows, lengths, strict=True):
-            for branch in range(topk):
-                start = length + branch * num_steps
-                pieces += [row[:length], row[start : start + drafted]]
-        flat = torch.cat(pieces)
-        kv_indices[step, : flat.numel()] = flat
-        kv_indptr[step, 1 : num_seqs * topk + 1] = seen + drafted * torch.arange(1, num_seqs * topk + 1)

@@ -1,6 +1,6 @@
-"""Six Triton kernels of 0.5.12.post1 in torch: the ones that Triton's interpreter spends a speculative turn on.
+"""Seven Triton kernels of 0.5.12.post1 in torch: the ones that Triton's interpreter spends a speculative turn on.
 
-Arguments are the kernels' own, after the number of programs (the batch size).
+Arguments are the kernels' own, after the launch grid (for most of them the batch size).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class InsteadOfTriton:
         self.original = original
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return partial(self._function, grid[0])
+        return partial(self._function, *grid)
 
 
 def assign_req_to_token_pool(
@@ -119,3 +119,39 @@ def create_extend_after_decode_spec_info(
         positions[at : at + accepted] = torch.arange(length - accepted, length)
         at += accepted
         bonus_tokens[i] = accept_tokens[at - 1]
+
+
+def generate_draft_decode_kv_indices(
+    num_steps: int,
+    num_seqs: int,
+    topk: int,
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    paged_kernel_lens: Tensor,
+    kv_indices: Tensor,
+    kv_indptr: Tensor,
+    positions: Tensor,
+    pool_len: int,
+    kv_indices_stride: int,
+    kv_indptr_stride: int,
+    bs_upper: int,
+    iter_upper: int,
+    num_tokens_upper: int,
+    page_size: int,
+) -> None:
+    """speculative/spec_utils.py: at each draft step every branch of every request sees the request's prefix and the
+    branch's own tokens so far.  Outputs: ``kv_indices`` and ``kv_indptr``, steps x enough."""
+    if page_size > 1 and topk > 1:
+        raise NotImplementedError("draft branches that copy their last page have no CPU version")
+    rows, lengths = req_to_token[req_pool_indices[:num_seqs].long()], paged_kernel_lens[:num_seqs].tolist()
+    seen = positions[: num_seqs * topk].cumsum(0)
+    for step in range(num_steps):
+        drafted = step + 1
+        pieces = []
+        for row, length in zip(rows, lengths, strict=True):
+            for branch in range(topk):
+                start = length + branch * num_steps
+                pieces += [row[:length], row[start : start + drafted]]
+        flat = torch.cat(pieces)
+        kv_indices[step, : flat.numel()] = flat
+        kv_indptr[step, 1 : num_seqs * topk + 1] = seen + drafted * torch.arange(1, num_seqs * topk + 1)
