@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from functools import cache
 from math import exp, log, log2
 
 from specswitch.costs import StepTime
@@ -51,6 +52,7 @@ class RefinedStepTime:
     """
 
     _HEARD_FROM = 5
+    _RECONSIDERED_EVERY = 8
 
     def __init__(self, curve: StepTime, trust: float = 2.0, bound: float = 4.0) -> None:
         self.curve = curve
@@ -65,10 +67,14 @@ class RefinedStepTime:
         """Take in a step that took ``seconds``; what is not a time or a batch is passed over."""
         if batch_size < 1 or not 0.0 < seconds < float("inf"):
             return
-        bucket = self._buckets.setdefault(_bucket(batch_size), RunningMedian())
+        at = _bucket(batch_size)
+        bucket = self._buckets.get(at)
+        if bucket is None:
+            bucket = self._buckets[at] = RunningMedian()
         bucket.add(log(seconds / self.curve.seconds(batch_size, context_tokens)))
         self.readings += 1
-        self._corrections.clear()
+        if len(bucket) <= self._HEARD_FROM or self.readings % self._RECONSIDERED_EVERY == 0:
+            self._corrections.clear()
 
     def seconds(self, batch_size: int, context_tokens: float) -> float:
         """Predicted seconds of one step."""
@@ -92,6 +98,7 @@ class RefinedStepTime:
         return known
 
 
+@cache
 def _bucket(batch_size: int) -> int:
     return round(2.0 * log2(batch_size))
 

@@ -14,6 +14,7 @@ import click
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "check": ("specswitch.cli.check:check", "Hold SGLang against what specswitch relies on."),
     "demo": ("specswitch.cli.demo:demo", "Watch a server switch while its load rises and falls."),
+    "replay": ("specswitch.cli.replay:command", "Compare the policies on a load, by a profile, without a GPU."),
 }
 """Name to ``module:command`` and the line that ``specswitch --help`` shows."""
 

@@ -33,7 +33,7 @@ class GoodputSettings:
     """Decode time whose share for probes may be saved up."""
     reinvested: float = 0.5
     """The share of what speculation has gained over PLAIN that may be spent on probes for it."""
-    probes_ahead: float = 3.0
+    probes_ahead: float = 8.0
     """For how many probes that may be saved up."""
 
 
@@ -50,15 +50,10 @@ class _Outlook(NamedTuple):
     speculative: float
     """Predicted seconds of a verify step."""
 
-    @property
-    def here(self) -> float:
-        """Predicted seconds of a step in the present mode."""
-        return self.plain if self.mode is Mode.PLAIN else self.speculative
-
-    def other_over_here(self, accept: float) -> float:
-        """Goodput of the other mode over that of the present one, at this accept length."""
-        gain = advantage(accept, self.plain, self.speculative)
-        return gain if self.mode is Mode.PLAIN else 1.0 / gain
+    here: float
+    """Predicted seconds of a step in the present mode."""
+    other_over_here: float
+    """Goodput of the other mode over that of the present one."""
 
     def __str__(self) -> str:
         return (
@@ -143,14 +138,16 @@ class Goodput:
         accept = self.accept.value
         if not self._verified and sample.accept_length is not None:
             accept = sample.accept_length
-        other = Mode.SPECULATIVE if sample.mode is Mode.PLAIN else Mode.PLAIN
         plain, speculative = self.plain.seconds(size, context), self.speculative.seconds(size, context)
-        return _Outlook(sample.mode, other, size, accept, plain, speculative)
+        gain = advantage(accept, plain, speculative)
+        if sample.mode is Mode.PLAIN:
+            return _Outlook(sample.mode, Mode.SPECULATIVE, size, accept, plain, speculative, plain, gain)
+        return _Outlook(sample.mode, Mode.PLAIN, size, accept, plain, speculative, speculative, 1.0 / gain)
 
     def _decide(self, outlook: _Outlook, missed_tokens: int) -> Wish | None:
         settings = self._settings
         plain = outlook.mode is Mode.PLAIN
-        ratio = outlook.other_over_here(outlook.accept)
+        ratio = outlook.other_over_here
         self._probe_cost = None
         if self._probing:
             # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
@@ -205,13 +202,12 @@ class Goodput:
         settings = self._settings
         mode, other = outlook.mode, outlook.other
         seconds = steps * outlook.here
-        ratio = outlook.other_over_here(outlook.accept)
-        self._lost = max(0.0, self._lost + seconds_lost(seconds, ratio / self._hurdle))
+        lost = seconds_lost(seconds, outlook.other_over_here)
+        # of that, what lies within the hysteresis is not counted
+        self._lost = max(0.0, self._lost + seconds - self._hurdle * (seconds - lost))
         self._save(settings.probe_share * seconds, settings.probe_share * settings.savings_seconds)
-        if mode is Mode.SPECULATIVE:
-            self._save(
-                settings.reinvested * -seconds_lost(seconds, ratio), settings.probes_ahead * self._usual(outlook)
-            )
+        if lost < 0.0 and mode is Mode.SPECULATIVE:
+            self._save(settings.reinvested * -lost, settings.probes_ahead * self._usual_cost(outlook))
         self._unseen[mode] = 0
         self._unseen[other] += steps
         self._away[other] += steps
@@ -219,8 +215,8 @@ class Goodput:
             self._away[mode] = 0
 
     def _save(self, seconds: float, upto: float) -> None:
-        if seconds > 0.0:
-            self._savings = max(self._savings, min(self._savings + seconds, upto))
+        if self._savings < upto:
+            self._savings = min(self._savings + seconds, upto)
 
     # Probes
 
@@ -241,9 +237,9 @@ class Goodput:
         """
         settings = self._settings
         if outlook.mode is Mode.PLAIN:
-            at_best = outlook.other_over_here(max(self._best_accept, outlook.accept))
+            at_best = outlook.other_over_here * max(1.0, self._best_accept / outlook.accept)
         else:
-            at_best = outlook.other_over_here(outlook.accept) * (1.0 + settings.step_time_doubt)
+            at_best = outlook.other_over_here * (1.0 + settings.step_time_doubt)
         if at_best < self._hurdle + settings.probe_gain:
             return None
         unseen = self._unseen[outlook.other] * outlook.here
@@ -266,7 +262,7 @@ class Goodput:
         lost = steps * max(0.0, slow - outlook.speculative / outlook.accept)
         return lost + self._switching.there_and_back(steps * outlook.size)
 
-    def _usual(self, outlook: _Outlook) -> float:
+    def _usual_cost(self, outlook: _Outlook) -> float:
         """What a probe of speculation will cost after a stay of four dwells in PLAIN."""
         steps = self._settings.dwell_steps
         return steps * outlook.speculative + self._switching.there_and_back(4 * steps * outlook.size)

@@ -29,11 +29,17 @@ Over = Callable[[float], float]
 class Load(Protocol):
     """What a server is offered."""
 
-    name: str
-    duration: float
-    """Seconds after which the replay ends."""
-    accept_length: Over
-    """The accept length that the requests' text allows."""
+    @property
+    def name(self) -> str:
+        """As it is shown."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds after which the replay ends."""
+
+    @property
+    def accept_length(self) -> Over:
+        """The accept length that the requests' text allows."""
 
     def arrivals(self, now: float, unfinished: int) -> list[Request]:
         """Requests that have come since the last call; ``unfinished`` earlier ones wait or run."""
@@ -70,8 +76,9 @@ class ClosedLoop:
     concurrency: Over
     accept_length: Over
     duration: float
-    prompt_tokens: int = 128
+    prompt_tokens: Over = lambda now: 128
     output_tokens: int = 256
+    """On average; each answer has between half and one and a half times as many."""
     _started: int = field(default=0, init=False)
 
     def arrivals(self, now: float, unfinished: int) -> list[Request]:
@@ -82,7 +89,7 @@ class ClosedLoop:
         # The first requests would all end in the same step; real answers differ in length.
         share = (self._started * 0.618034) % 1.0
         self._started += 1
-        return Request(now, self.prompt_tokens, max(1, round(self.output_tokens * (0.5 + share))))
+        return Request(now, round(self.prompt_tokens(now)), max(1, round(self.output_tokens * (0.5 + share))))
 
     def next_arrival(self, now: float) -> float | None:
         return now + 0.05

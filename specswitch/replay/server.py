@@ -258,11 +258,10 @@ class SimulatedServer:
         self._pass(seconds)
         if mode is Mode.PLAIN:
             self._plain_steps += 1.0
-        else:
-            self._count_accepted(advance * size, size)
-        self._advance(advance)
+        tokens = round(self._advance(advance))
+        if mode is Mode.SPECULATIVE:
+            self._count_accepted(tokens, size)
         self._in_flight = bool(self._running)
-        tokens = round(advance * size)
         self._readings.append(StepReading(mode, size, round(context), tokens, seconds if self._undisturbed else None))
         self._undisturbed = True
         assert self._listener is not None
@@ -284,7 +283,8 @@ class SimulatedServer:
         keep = 1.0 - 1.0 / 64
         self._accept = (self._accept[0] * keep + tokens, self._accept[1] * keep + requests)
 
-    def _advance(self, tokens: float) -> None:
+    def _advance(self, tokens: float) -> float:
+        """Give every running request ``tokens``, those that end no more than they asked for; returns the sum."""
         put_out = tokens * len(self._running)
         self._progress += tokens
         while self._running and self._running[0].ends_at <= self._progress + 1e-9:
@@ -295,3 +295,4 @@ class SimulatedServer:
             self._reserved -= ended.request.prompt_tokens + ended.request.output_tokens
         self.tokens += put_out
         self.decode_tokens += put_out
+        return put_out

@@ -1,0 +1,279 @@
+"""The goodput policy turn by turn, with step times and accept lengths set by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specswitch.config import SwitchConfig
+from specswitch.costs import StepPoint, StepTime, SwitchCost
+from specswitch.errors import ProfileError
+from specswitch.policy import Dwell, Goodput, GoodputSettings, Wish, policy_for
+from specswitch.signals import LoadSample, LocalReadings, Mode, StepReading
+
+SPECULATIVE, DRAINING, PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN
+
+# Break-even accept length: 1.5 at 1 request, 2 at 64, 2.5 at 128.
+PLAIN_TIME = StepTime([StepPoint(1, 0, 0.004), StepPoint(64, 0, 0.006), StepPoint(128, 0, 0.008)], 0.0)
+SPECULATIVE_TIME = StepTime([StepPoint(1, 0, 0.006), StepPoint(64, 0, 0.012), StepPoint(128, 0, 0.020)], 0.0)
+COST = SwitchCost(drain=0.002, restart=0.02, catch_up_per_token=20e-6)
+
+
+def goodput(accept: float = 2.5, **changes: Any) -> Goodput:
+    changes.setdefault("probe_share", 0.0)
+    changes.setdefault("reinvested", 0.0)
+    return Goodput(PLAIN_TIME, SPECULATIVE_TIME, COST, accept, 4.0, GoodputSettings(**changes))
+
+
+class Server:
+    """A scheduler that obeys, with step times and accept lengths as they truly are."""
+
+    def __init__(self, policy: Any, slower: float = 1.0, speculative: StepTime = SPECULATIVE_TIME) -> None:
+        self.policy = policy
+        self.slower = slower
+        """True step times over the calibrated ones."""
+        self.curves = {SPECULATIVE: speculative, PLAIN: PLAIN_TIME}
+        self.mode = SPECULATIVE
+        self.step = 0
+        self.entered_at = 0
+        self.missed = 0
+        self.seconds = 0.0
+        self.switches: list[tuple[int, Mode]] = []
+        self.reasons: list[str] = []
+        self.readings: tuple[StepReading, ...] = ()
+
+    def turn(self, size: int, accept: float, context: int = 0) -> Wish | None:
+        sample = LoadSample(
+            self.mode,
+            size,
+            0,
+            self.step,
+            self.step - self.entered_at,
+            None,
+            context_tokens=context,
+            missed_tokens=self.missed,
+            local=LocalReadings(steps=self.readings),
+        )
+        wish: Wish | None = self.policy(sample)
+        if wish is not None and wish.mode is not self.mode:
+            self.seconds += COST.drain if wish.mode is PLAIN else COST.to_speculative(self.missed)
+            self.mode, self.entered_at = wish.mode, self.step
+            self.switches.append((self.step, self.mode))
+            self.reasons.append(wish.reason)
+        taken = self.slower * self.curves[self.mode].seconds(size, context)
+        self.missed = 0 if self.mode is SPECULATIVE else min(self.missed + size, 200 * size)
+        self.seconds += taken
+        self.step += 1
+        tokens = round(size * accept) if self.mode is SPECULATIVE else size
+        self.readings = (StepReading(self.mode, size, context, tokens, taken),)
+        return wish
+
+    def run(self, steps: int, size: int, accept: float) -> Server:
+        for _ in range(steps):
+            self.turn(size, accept)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("size", "accept", "best"),
+    [(1, 1.2, PLAIN), (1, 2.0, SPECULATIVE), (64, 1.8, PLAIN), (64, 2.2, SPECULATIVE), (128, 3.5, SPECULATIVE)],
+)
+def test_it_settles_in_the_faster_mode(size: int, accept: float, best: Mode) -> None:
+    assert Server(goodput()).run(2000, size, accept).mode is best
+    assert len(Server(goodput()).run(2000, size, accept).switches) <= 1
+
+
+def test_one_batch_size_two_answers() -> None:
+    """What no watermark can do: at the same batch size the accept length decides."""
+    server = Server(goodput()).run(500, 64, 3.0)
+    assert server.switches == []
+    server.run(500, 64, 1.3)
+    assert [mode for _, mode in server.switches] == [PLAIN]
+
+
+def test_context_decides_too() -> None:
+    """A long context makes both steps longer, and drafting worth its while."""
+    plain = StepTime([StepPoint(1, 0, 0.004)], 1e-7)
+    speculative = StepTime([StepPoint(1, 0, 0.012)], 1e-7)
+    for context, best in ((0, PLAIN), (1_000_000, SPECULATIVE)):
+        server = Server(Goodput(plain, speculative, COST, 2.0, 4.0, GoodputSettings(probe_share=0.0)))
+        for _ in range(500):
+            server.turn(1, 2.0, context)
+            server.readings = ()
+        assert server.mode is best
+
+
+def test_a_large_advantage_counts_sooner_than_a_small_one() -> None:
+    left_at = []
+    for accept in (1.0, 1.5, 1.8):
+        server = Server(goodput(accept)).run(3000, 64, accept)
+        ((step, _),) = server.switches
+        left_at.append(step)
+    assert left_at == sorted(left_at)
+    assert left_at[-1] > 2 * left_at[0]
+
+
+def test_a_switch_has_been_paid_for_by_what_staying_has_cost() -> None:
+    server = Server(goodput(1.5)).run(3000, 64, 1.5)
+    ((step, _),) = server.switches
+    lost_per_step = 0.012 * (1 - 1.005 * (1.5 / 0.012) / (1 / 0.006))
+    there_and_back = COST.there_and_back(64 * 32)
+    assert (step - 2) * lost_per_step <= there_and_back <= (step + 2) * lost_per_step
+
+
+def test_what_has_been_missed_delays_the_return() -> None:
+    delays = []
+    for missed in (0, 50_000):
+        server = Server(goodput(2.0)).run(600, 128, 2.0)
+        assert server.mode is PLAIN
+        start = server.step
+        while server.mode is PLAIN and server.step < start + 5000:
+            server.missed = missed
+            server.turn(1, 2.0)
+        delays.append(server.step - start)
+    assert delays[0] * 3 < delays[1] < 5000
+
+
+def test_an_advantage_within_the_hysteresis_never_counts() -> None:
+    assert Server(goodput(1.97, hysteresis=0.05)).run(5_000, 64, 1.97).switches == []
+    assert Server(goodput(1.97, hysteresis=0.0)).run(5_000, 64, 1.97).mode is PLAIN
+
+
+def test_a_batch_that_alternates_around_the_break_even_stays_where_it_is() -> None:
+    server = Server(Dwell(goodput(2.25), 32))
+    for turn in range(10_000):
+        server.turn((84, 108)[turn % 2], 2.25)  # 96 is the break-even
+    assert len(server.switches) <= 1
+
+
+@given(
+    load=st.lists(st.tuples(st.sampled_from([1, 64, 128]), st.sampled_from([1.0, 1.8, 3.5])), min_size=2, max_size=6),
+    dwell=st.integers(1, 64),
+    span=st.integers(1, 400),
+)
+@settings(max_examples=30, deadline=None)
+def test_at_most_one_switch_per_dwell_under_any_load(load: list[tuple[int, float]], dwell: int, span: int) -> None:
+    server = Server(Dwell(goodput(dwell_steps=dwell, probe_share=0.009, reinvested=0.5), dwell))
+    for size, accept in load * 3:
+        server.run(span, size, accept)
+    assert all(later - earlier >= dwell for (earlier, _), (later, _) in pairwise(server.switches))
+
+
+@pytest.mark.parametrize(("size", "steps"), [(1, 450), (8, 200), (64, 100), (128, 100)])
+def test_a_new_kind_of_traffic_is_noticed_within_the_stated_steps(size: int, steps: int) -> None:
+    """From an accept length that all but fills the draft to one that fills next to none of it."""
+    server = Server(Dwell(goodput(), 32)).run(1000, size, 3.6)
+    assert server.switches == []
+    server.run(steps, size, 1.05)
+    assert server.mode is PLAIN
+
+
+class TestProbes:
+    def low_then_high(self, steps: int, **changes: Any) -> Server:
+        """A server that has learnt in PLAIN's favour while the text was hard, and easy text since."""
+        server = Server(Dwell(goodput(**changes), 32)).run(600, 64, 1.2)
+        assert server.mode is PLAIN
+        return server.run(steps, 64, 3.5)
+
+    def test_find_out_that_speculation_pays_again(self) -> None:
+        server = self.low_then_high(20_000, probe_share=0.005)
+        assert server.mode is SPECULATIVE
+        assert "probe after" in server.reasons[-1]
+
+    def test_without_them_it_is_never_known(self) -> None:
+        assert self.low_then_high(5_000).mode is PLAIN
+
+    @pytest.mark.parametrize("share", [0.002, 0.005, 0.009])
+    @pytest.mark.parametrize("size", [1, 64])
+    def test_cost_less_than_their_share_where_they_find_nothing(self, share: float, size: int) -> None:
+        settled = Server(Dwell(goodput(), 32)).run(40_000, size, 1.0)
+        probing = Server(Dwell(goodput(probe_share=share, reinvested=0.5), 32)).run(40_000, size, 1.0)
+        assert settled.mode is PLAIN
+        assert len(probing.switches) >= 3
+        assert settled.seconds < probing.seconds <= settled.seconds * (1 + share)
+
+    def test_are_not_made_where_no_accept_length_could_help(self) -> None:
+        hopeless = StepTime([StepPoint(1, 0, 0.02)], 0.0)
+        server = Server(Dwell(Goodput(PLAIN_TIME, hopeless, COST, 2.5, 4.0), 32), speculative=hopeless)
+        server.run(20_000, 1, 2.5)
+        assert [mode for _, mode in server.switches] == [PLAIN]
+
+    def test_are_paid_for_by_what_speculation_has_gained_and_grow_rarer(self) -> None:
+        policy = Dwell(goodput(reinvested=0.5, probes_ahead=4.0), 32)
+        server = Server(policy).run(3000, 64, 3.5).run(30_000, 64, 1.2)
+        probes = [step for step, mode in server.switches if mode is SPECULATIVE]
+        gaps = [later - earlier for earlier, later in pairwise(probes)]
+        assert 3 <= len(probes) <= 8
+        assert gaps == sorted(gaps)
+
+    def test_find_a_plain_mode_that_is_faster_than_calibrated(self) -> None:
+        """By the profile speculation wins by 10%; in truth plain steps take three quarters of what it says."""
+        policy = Dwell(goodput(2.2, probe_share=0.005), 32)
+        server = Server(policy)
+        for _ in range(30_000):
+            server.turn(64, 2.2)
+            if server.mode is PLAIN:
+                server.readings = (StepReading(PLAIN, 64, 0, 64, 0.75 * PLAIN_TIME.seconds(64, 0)),)
+        assert server.mode is PLAIN
+        assert server.switches[-1][0] < 25_000
+
+
+def test_step_times_twice_as_long_in_both_modes_change_nothing() -> None:
+    for accept, best in ((1.8, PLAIN), (2.2, SPECULATIVE)):
+        assert Server(goodput(), slower=2.0).run(2000, 64, accept).mode is best
+
+
+def test_wrong_calibration_is_overcome() -> None:
+    """The profile says that verify steps take half of what they take: noticed while speculating."""
+    wrong = StepTime([StepPoint(1, 0, 0.003), StepPoint(64, 0, 0.006), StepPoint(128, 0, 0.010)], 0.0)
+    policy = Goodput(PLAIN_TIME, wrong, COST, 2.5, 4.0, GoodputSettings(probe_share=0.0))
+    assert Server(policy).run(2000, 64, 1.5).mode is PLAIN
+
+
+def test_without_readings_it_goes_by_the_sample() -> None:
+    def sample(mode: Mode, step: int, accept: float) -> LoadSample:
+        return LoadSample(mode, 64, 0, step, step, accept)
+
+    policy = goodput()
+    assert all(policy(sample(SPECULATIVE, step, 3.0)) is None for step in range(500))
+    wishes = [policy(sample(SPECULATIVE, step, 1.2)) for step in range(500, 600)]
+    assert any(wish is not None and wish.mode is PLAIN for wish in wishes)
+
+
+def test_a_drain_is_left_alone() -> None:
+    assert goodput()(LoadSample(DRAINING, 64, 0, 10, 10, 1.0)) is None
+
+
+def test_a_return_asked_for_is_given_up_when_the_load_turns() -> None:
+    policy = goodput(2.0)
+    step = 0
+
+    def turn(size: int) -> Wish | None:
+        nonlocal step
+        step += 1
+        reading = StepReading(PLAIN, size, 0, size, PLAIN_TIME.seconds(size, 0))
+        return policy(LoadSample(PLAIN, size, 0, step, step, None, local=LocalReadings(steps=(reading,))))
+
+    wishes = [turn(1) for _ in range(200)]
+    assert wishes[-1] is not None
+    assert wishes[-1].mode is SPECULATIVE
+    assert turn(128) == Wish(PLAIN, "decode batch 128, accept length 2.00: speculative 12800 tokens/s, plain 16000")
+    assert turn(128) is None
+
+
+@pytest.mark.parametrize(("accept", "mode", "expected"), [(2.5, PLAIN, SPECULATIVE), (1.2, SPECULATIVE, PLAIN)])
+def test_an_idle_server_waits_in_the_mode_of_the_first_request(accept: float, mode: Mode, expected: Mode) -> None:
+    wish = goodput(accept)(LoadSample(mode, 0, 0, 0, 0, None))
+    assert wish is not None
+    assert wish.mode is expected
+    assert goodput(accept)(LoadSample(expected, 0, 0, 0, 0, None)) is None
+
+
+def test_a_configuration_without_its_profile_is_refused() -> None:
+    with pytest.raises(ProfileError, match=r"gone\.json cannot be read"):
+        policy_for(SwitchConfig(policy="goodput", profile="gone.json"))
+    assert policy_for(SwitchConfig(policy="goodput", profile="gone.json", mode="plain"))
