@@ -144,7 +144,7 @@ def _head() -> Iterable[str]:
         "# Compatibility with SGLang",
         "",
         "Written by `scripts/compatibility.py`; do not edit.  It reads every released SGLang wheel from 0.5.11 on",
-        "and holds its sources against the contract in `specswitch/engine/contract/table.py`: every function that",
+        "and holds its sources against the contract in `specswitch/engine/contract/table/`: every function that",
         "specswitch hooks or calls, with the parameters it relies on, and every attribute that it reads or writes.",
         "",
         "`specswitch check` does the same with the SGLang that you have installed, and so does every server that is",
