@@ -37,6 +37,8 @@ class Output:
     """One per output token when asked for, else empty."""
     logprob_ids: list[int] = field(default_factory=list)
     """The token each logprob belongs to."""
+    hidden_states: list[Any] = field(default_factory=list)
+    """When asked for: those of the prompt (or its part that was not cached), then one entry per decode step."""
     finish_reason: dict[str, Any] | None = None
     """SGLang's finish reason, for example ``{"type": "length", "length": 32}``; None while unfinished."""
 
@@ -133,6 +135,7 @@ class InProcessScheduler:
         *,
         return_logprob: bool = False,
         logprob_start_len: int = -1,
+        return_hidden_states: bool = False,
         stream: bool = False,
         ignore_eos: bool = True,
         temperature: float = 0.0,
@@ -166,6 +169,7 @@ class InProcessScheduler:
             top_logprobs_num=0,
             token_ids_logprob=None,
             stream=stream,
+            return_hidden_states=return_hidden_states,
         )
         self._outputs.by_rid[rid] = Output()
         self._requests.pending.append(request)
@@ -347,6 +351,8 @@ class _OutputSocket:
                 if message.output_token_logprobs_val:
                     output.logprobs.extend(message.output_token_logprobs_val[i])
                     output.logprob_ids.extend(message.output_token_logprobs_idx[i])
+                if message.output_hidden_states:
+                    output.hidden_states = message.output_hidden_states[i]
                 output.finish_reason = message.finished_reasons[i]
 
 

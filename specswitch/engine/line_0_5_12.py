@@ -195,7 +195,7 @@ class Line0512Engine(abc.ABC):
             batch.seq_lens_sum = sum(lengths)
             batch.output_ids = last_tokens(batch)
             batch.input_ids = batch.out_cache_loc = None
-            batch.return_hidden_states = any(req.return_hidden_states for req in reqs)
+            batch.return_hidden_states = _wants_hidden_states(reqs)
         self._settled = frozenset(req.rid for req in reqs)
         self._plain, self._draining = True, False
         return PlainEntry(requests=len(reqs), slots_given_back=count)
@@ -326,6 +326,7 @@ class Line0512Engine(abc.ABC):
             if batch is scheduler.last_batch and not batch.forward_mode.is_extend():
                 continue
             batch.spec_algorithm, batch.spec_info = NONE, None
+            batch.return_hidden_states = _wants_hidden_states(batch.reqs)  # the v1 worker's prefill clears it
             self._joins_plain(batch)
             for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
                 open_gap(req, length)
@@ -554,6 +555,10 @@ class Line0512Engine(abc.ABC):
 def last_tokens(batch: ScheduleBatch) -> torch.Tensor:
     """The last token of each request, int64 ``[batch size]``, as they are known on the CPU."""
     return torch.tensor([req.output_ids[-1] for req in batch.reqs], dtype=torch.int64).to(batch.device)
+
+
+def _wants_hidden_states(reqs: Iterable[Any]) -> bool:
+    return any(req.return_hidden_states for req in reqs)
 
 
 def tokens_counted_with_overlap(req: Any, settled: bool) -> list[int]:
