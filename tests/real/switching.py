@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from draft_cover import DraftCover
 from specswitch import config as configuration
 from specswitch.cpu_engine import environment
 from specswitch.cpu_engine.inprocess import InProcessScheduler, Output
+from specswitch.engine import v2_compat
 from specswitch.engine.hooks import InstanceHooks
 from specswitch.policy import Wish
 from specswitch.signals import LoadSample, Mode
@@ -41,8 +43,8 @@ class Request:
 @dataclass(frozen=True)
 class Scenario:
     requests: Sequence[Request]
-    wish: Callable[[int, Mode], Mode]
-    """The mode wanted at a turn, given the mode the machine is in."""
+    wish: Callable[[int, Mode], Mode] | None = None
+    """The mode wanted at a turn, given the mode the machine is in; None: what the server's own policy wishes."""
     draining_turns: Callable[[], int] = lambda: 0
     """Turns to stay in DRAINING beyond what the engine needs."""
     abort_in: frozenset[Mode] = frozenset()
@@ -70,17 +72,6 @@ class Outcome:
     """Turns by what was launched in them: "PLAIN DECODE plain", "SPECULATIVE DECODE spec", "DRAINING idle"..."""
     status: dict[str, Any] = field(default_factory=dict)
     """The switch's state at the end, as in /server_info."""
-
-
-class _Script:
-    """A policy that wishes for what the scenario says."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._wish = scenario.wish
-        self.turn = 0
-
-    def __call__(self, sample: LoadSample) -> Wish | None:
-        return Wish(self._wish(self.turn, sample.mode), f"turn {self.turn}")
 
 
 def open_switched(mode: str, *, flags: Sequence[str] = (), **options: Any) -> InProcessScheduler:
@@ -123,13 +114,18 @@ class _Player:
     def __init__(self, server: InProcessScheduler, scenario: Scenario, outcome: Outcome) -> None:
         self.server, self.scenario, self.outcome = server, scenario, outcome
         self.switch = getattr(server.scheduler, "specswitch", None)
-        self.script = _Script(scenario)
+        self.turn = 0
         self.pausing = False
         self._waiting = sorted(scenario.requests, key=lambda request: request.turn)
         self._to_abort, self._to_pause = set(scenario.abort_in), set(scenario.retract_in)
         self._cover = DraftCover(server.scheduler) if self.switch is not None else None
         self._just_returned = False
         """Whether nothing was launched since the return to SPECULATIVE but what completed it."""
+
+    def policy(self, sample: LoadSample) -> Wish:
+        """Wishes for what the scenario says."""
+        assert self.scenario.wish is not None
+        return Wish(self.scenario.wish(self.turn, sample.mode), f"turn {self.turn}")
 
     @property
     def mode(self) -> Mode | None:
@@ -139,20 +135,20 @@ class _Player:
     def play(self) -> None:
         before = self._switches()
         while self._waiting or not self.server.idle:
-            assert self.script.turn < self.scenario.max_turns, self._stuck()
+            assert self.turn < self.scenario.max_turns, self._stuck()
             self._let_arrive()
             if self.switch is not None:
                 self._disturb()
             self._turn()
         self.server.run_until_idle()
-        self.outcome.turns = self.script.turn
+        self.outcome.turns = self.turn
         if self.switch is not None:
             self.outcome.status = self.switch.status()
             self.outcome.switches = self._switches() - before
 
     def _let_arrive(self) -> None:
         for request in list(self._waiting):
-            if request.turn <= self.script.turn and (self.switch is None or request.mode in (None, self.mode)):
+            if request.turn <= self.turn and (self.switch is None or request.mode in (None, self.mode)):
                 self._waiting.remove(request)
                 self.server.add(request.rid, request.input_ids, request.max_new_tokens, **request.options)
                 if self.mode is not None:
@@ -162,7 +158,9 @@ class _Player:
         pressed = self.outcome.pressed_in.total()
         before = self.mode
         turn = self.server.step()
-        self.script.turn += 1
+        self.turn += 1
+        if turn.forward_mode is None:
+            time.sleep(0.001)  # a grammar may be under way in a thread
         if self.switch is None:
             return
         now = self.mode
@@ -212,7 +210,8 @@ def _attended(server: InProcessScheduler, scenario: Scenario, outcome: Outcome) 
     player, hooks = _Player(server, scenario, outcome), InstanceHooks()
     switch = player.switch
     if switch is not None:
-        hooks.replace(switch, "policy", player.script)
+        if scenario.wish is not None:
+            hooks.replace(switch, "policy", player.policy)
         _stretch_draining(switch.engine, scenario, hooks)
         _count_retractions(player, hooks)
     try:
@@ -263,10 +262,9 @@ def check_invariants(server: InProcessScheduler, switch: Any) -> None:
     if batch.out_cache_loc is not None and batch.forward_mode.is_decode():
         assert len(batch.out_cache_loc) == len(batch.reqs)
     for req in batch.reqs:
-        held = getattr(req, "kv", req)
-        if req.finished() or not getattr(held, "holds_kv", True):
+        if req.finished() or v2_compat.row_index(req) is None:
             continue
-        committed, allocated = held.kv_committed_len, held.kv_allocated_len
+        committed, allocated = v2_compat.committed_len(req), v2_compat.allocated_len(req)
         assert committed <= allocated <= -(-committed // page) * page, (req.rid, committed, allocated)
         ahead = committed - (len(req.origin_input_ids) + len(req.output_ids) - 1)
         assert 0 <= ahead <= 1, (req.rid, committed, ahead)  # 1: the token of a step in flight
@@ -275,7 +273,7 @@ def check_invariants(server: InProcessScheduler, switch: Any) -> None:
 def plain_answers(requests: Sequence[Request], mode: str = "plain", **options: Any) -> dict[str, Output]:
     """What a server without specswitch answers."""
     with open_plain(mode, **options) as server:
-        return run(server, Scenario(requests, lambda turn, mode: mode)).outputs
+        return run(server, Scenario(requests)).outputs
 
 
 def assert_same_answers(outcome: Outcome, plain: Mapping[str, Output]) -> None:
