@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from specswitch.cpu_engine.releases import RELEASES
 from specswitch.engine.contract import (
     RELEASE_LINES,
     ContractReport,
@@ -238,6 +239,10 @@ def test_the_real_lines_follow_one_another() -> None:
                 assert piece.module.startswith("sglang.")
                 assert piece.why
                 assert not piece.why.endswith(".")
+
+
+def test_releases_called_tested_are_those_that_the_tests_can_run() -> None:
+    assert {release for line in RELEASE_LINES for release in line.tested} == set(RELEASES)
 
 
 def test_a_report_without_a_line_serves_nothing() -> None:
