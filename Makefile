@@ -12,6 +12,7 @@ VENVS ?= .venvs
 override VENVS := $(abspath $(VENVS))
 FIRST := $(firstword $(RELEASES))
 PYTEST_ARGS ?=
+WORKERS ?= 2
 DEMO_ARGS ?=
 
 READY := $(RELEASES:%=ready-%)
@@ -24,7 +25,7 @@ setup: $(READY)
 $(READY): ready-%:
 	@$(PYTHON) -m specswitch.cpu_engine.install --release $* --venv $(VENVS)/$*
 
-# one after the other, also under make -j: two real engines at once would only slow each other down
+# one after the other, also under make -j: each run keeps the processors busy by itself
 test: setup
 	@status=0; \
 	$(MAKE) --no-print-directory test-unit || status=1; \
@@ -37,7 +38,10 @@ test-unit: ready-$(FIRST)
 
 $(REAL_TESTS): test-real-%: ready-%
 	@echo "== the real SGLang $*"
-	@$(VENVS)/$*/bin/python -m pytest -m "real or http" $(PYTEST_ARGS)
+	@status=0; \
+	$(VENVS)/$*/bin/python -m pytest -m real -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) || status=1; \
+	$(VENVS)/$*/bin/python -m pytest -m http $(PYTEST_ARGS) || status=1; \
+	exit $$status
 
 demo: ready-$(FIRST)
 	@$(VENVS)/$(FIRST)/bin/python -m specswitch.cli demo $(DEMO_ARGS)
