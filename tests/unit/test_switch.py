@@ -1,0 +1,167 @@
+"""The Switch against a mocked engine: what it asks for, when, and that no fault of it reaches the scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from pytest_mock import MockerFixture
+
+from specswitch.config import SwitchConfig
+from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
+from specswitch.machine import Transition
+from specswitch.policy import Wish
+from specswitch.signals import LoadSample, Mode
+from specswitch.switch import Switch
+
+TO_PLAIN, TO_SPECULATIVE = Wish(Mode.PLAIN, "busy"), Wish(Mode.SPECULATIVE, "idle")
+
+
+class Bench:
+    """A Switch on a mocked engine, its wish settable."""
+
+    def __init__(self, mocker: MockerFixture, **settings: Any) -> None:
+        self.wish: Wish | None = None
+        self.engine: MagicMock = mocker.create_autospec(Engine, instance=True)
+        self.engine.sample.side_effect = lambda mode, step, in_mode: LoadSample(mode, 3, 1, step, in_mode, 2.5)
+        self.engine.drained.return_value = True
+        self.engine.enter_plain.return_value = PlainEntry(requests=3, slots_given_back=12)
+        self.engine.cancel_return.return_value = True
+        self.observer: MagicMock = mocker.MagicMock()
+        self.switch = Switch(self.engine, lambda sample: self.wish, SwitchConfig(**settings), self.observer)
+
+    def turn(self, wish: Wish | None) -> Mode:
+        self.wish = wish
+        self.switch.on_turn()
+        return self.switch.machine.mode
+
+    @property
+    def taken(self) -> list[Transition]:
+        return [call.args[0].transition for call in self.observer.transition.call_args_list]
+
+
+@pytest.fixture
+def bench(mocker: MockerFixture) -> Bench:
+    return Bench(mocker)
+
+
+def test_a_drained_engine_enters_plain_in_the_same_turn(bench: Bench) -> None:
+    assert bench.turn(TO_PLAIN) is Mode.PLAIN
+
+    assert bench.taken == [Transition.BEGIN_DRAIN, Transition.ENTER_PLAIN]
+    record = bench.observer.transition.call_args.args[0]
+    assert (record.slots_given_back, record.batch_size, record.queue_length, record.reason) == (12, 3, 1, "busy")
+
+
+def test_a_drain_goes_on_until_nothing_is_in_flight(bench: Bench) -> None:
+    bench.engine.drained.return_value = False
+
+    assert bench.turn(TO_PLAIN) is Mode.DRAINING
+    assert bench.turn(None) is Mode.DRAINING
+    bench.engine.enter_plain.assert_not_called()
+
+    bench.engine.drained.return_value = True
+    assert bench.turn(None) is Mode.PLAIN
+
+
+def test_a_drain_is_given_up_when_the_load_falls(bench: Bench) -> None:
+    bench.engine.drained.return_value = False
+    bench.turn(TO_PLAIN)
+
+    assert bench.turn(TO_SPECULATIVE) is Mode.SPECULATIVE
+    bench.engine.cancel_drain.assert_called_once_with()
+    bench.engine.enter_plain.assert_not_called()
+
+
+def test_a_return_is_complete_when_the_engine_says_so(bench: Bench) -> None:
+    bench.turn(TO_PLAIN)
+
+    assert bench.turn(TO_SPECULATIVE) is Mode.PLAIN
+    bench.turn(TO_SPECULATIVE)
+    bench.engine.request_return.assert_called_once_with("catch-up")
+
+    bench.switch.on_returned(SpeculativeEntry(requests=3, tokens_caught_up=40))
+    assert bench.switch.machine.mode is Mode.SPECULATIVE
+    assert bench.observer.transition.call_args.args[0].tokens_caught_up == 40
+
+
+def test_a_return_is_given_up_when_the_load_rises_again(bench: Bench) -> None:
+    bench.turn(TO_PLAIN)
+    bench.turn(TO_SPECULATIVE)
+
+    bench.turn(TO_PLAIN)
+    bench.engine.cancel_return.assert_called_once_with()
+    bench.turn(TO_SPECULATIVE)
+    assert bench.engine.request_return.call_count == 2
+
+
+def test_a_return_that_is_past_giving_up_still_completes(bench: Bench) -> None:
+    bench.engine.cancel_return.return_value = False
+    bench.turn(TO_PLAIN)
+    bench.turn(TO_SPECULATIVE)
+    bench.turn(TO_PLAIN)
+
+    bench.switch.on_returned(SpeculativeEntry(3, 0))
+    assert bench.switch.machine.mode is Mode.SPECULATIVE
+    assert bench.observer.transition.call_args.args[0].reason == "idle"
+
+
+def test_steps_in_a_mode_start_anew_with_it(bench: Bench) -> None:
+    bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 7))
+    bench.turn(TO_PLAIN)
+    bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 3, 0))
+    bench.turn(None)
+
+    assert bench.engine.sample.call_args.args == (Mode.PLAIN, 2, 1)
+
+
+def test_observe_recommends_and_never_acts(mocker: MockerFixture) -> None:
+    bench = Bench(mocker, mode="observe")
+
+    assert bench.turn(TO_PLAIN) is Mode.SPECULATIVE
+    bench.turn(TO_PLAIN)
+
+    assert bench.observer.recommendation.call_count == 1
+    for act in (bench.engine.start_drain, bench.engine.enter_plain, bench.engine.request_return):
+        act.assert_not_called()
+
+
+@pytest.mark.parametrize("where", ["sample", "drained", "enter_plain", "start_drain"])
+def test_a_fault_on_the_way_to_plain_ends_the_switching_in_speculative(bench: Bench, where: str) -> None:
+    getattr(bench.engine, where).side_effect = RuntimeError("boom")
+
+    assert bench.turn(TO_PLAIN) is Mode.SPECULATIVE
+    assert bench.turn(TO_PLAIN) is Mode.SPECULATIVE
+
+    assert bench.switch.faulted
+    assert bench.observer.fault.call_count == 1
+
+
+def test_a_fault_while_plain_stays_plain(bench: Bench) -> None:
+    bench.turn(TO_PLAIN)
+    bench.turn(TO_SPECULATIVE)
+    bench.switch.on_fault("returning", RuntimeError("boom"))
+
+    assert bench.turn(TO_SPECULATIVE) is Mode.PLAIN
+    bench.engine.cancel_return.assert_called_once_with()
+    assert bench.observer.fault.call_count == 1
+
+
+def test_a_policy_and_an_observer_that_raise_are_contained(bench: Bench) -> None:
+    bench.switch.policy = MagicMock(side_effect=ValueError("policy"))
+    bench.observer.fault.side_effect = OSError("log")
+
+    bench.switch.on_turn()
+    bench.switch.on_turn()
+
+    assert bench.switch.faulted
+    assert bench.switch.policy.call_count == 1
+
+
+def test_a_step_count_that_cannot_be_reported_is_contained(bench: Bench) -> None:
+    bench.observer.decode_step.side_effect = OSError("metrics")
+
+    bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 1, 0))
+
+    assert bench.switch.faulted
