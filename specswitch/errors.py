@@ -28,3 +28,7 @@ class ProfileError(SpecswitchError):
 
 class ReplayError(SpecswitchError):
     """A load trace cannot be replayed."""
+
+
+class CalibrationError(SpecswitchError):
+    """A server cannot be measured."""

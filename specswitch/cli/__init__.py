@@ -12,6 +12,7 @@ import importlib
 import click
 
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "calibrate": ("specswitch.cli.calibrate:calibrate", "Measure a running server and write its profile."),
     "check": ("specswitch.cli.check:check", "Hold SGLang against what specswitch relies on."),
     "demo": ("specswitch.cli.demo:demo", "Watch a server switch while its load rises and falls."),
     "replay": ("specswitch.cli.replay:command", "Compare the policies on a load, by a profile, without a GPU."),

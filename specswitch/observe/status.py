@@ -54,6 +54,8 @@ class Status:
             "batch_size": load.decode_batch_size,
             "queue_length": load.queue_length,
             "accept_length": rounded(load.accept_length),
+            "context_tokens": load.context_tokens,
+            "missed_tokens": load.missed_tokens,
             **asdict(self._facts),
             "transitions": self._taken.total(),
             "transitions_by_kind": {kind.name: self._taken[kind] for kind in Transition},

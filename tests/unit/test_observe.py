@@ -196,6 +196,8 @@ class TestStatus:
             "batch_size": 4,
             "queue_length": 2,
             "accept_length": 2.123,
+            "context_tokens": 0,
+            "missed_tokens": 0,
             **FACTS_SHOWN,
             "transitions": 0,
             "transitions_by_kind": {"BEGIN_DRAIN": 0, "CANCEL_DRAIN": 0, "ENTER_PLAIN": 0, "RETURN": 0},

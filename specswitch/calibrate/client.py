@@ -1,0 +1,110 @@
+"""A running SGLang server with specswitch, seen over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import Any
+
+from specswitch.errors import CalibrationError
+from specswitch.profile import ProfileKey
+from specswitch.signals import Mode
+
+PIN = "specswitch_pin"
+"""The key of ``POST /set_internal_state`` by which a mode is pinned at run time; SGLang passes on numbers alone."""
+PINS = {None: 0, Mode.SPECULATIVE: 1, Mode.PLAIN: 2}
+"""What the number says; 0 lets the policy decide again."""
+
+
+class ServerClient:
+    """Raises :class:`CalibrationError` where the server does not answer, or not as specswitch does."""
+
+    def __init__(self, url: str, timeout: float = 60.0) -> None:
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        self._random = Random(1)
+
+    def info(self) -> dict[str, Any]:
+        """``GET /server_info``."""
+        info: dict[str, Any] = self._call("/server_info")
+        return info
+
+    def status(self) -> dict[str, Any]:
+        """specswitch's own part of it, of the first scheduler."""
+        return self._status_in(self.info())
+
+    def key(self, gpu: str, model: str | None = None) -> ProfileKey:
+        """What the server's profile holds for; ``model`` names it where its path says too little."""
+        info = self.info()
+        status = self._status_in(info)
+        return ProfileKey(
+            model=model or str(info["model_path"]),
+            gpu=gpu,
+            release=status["release"],
+            path=status["path"],
+            algorithm=status["algorithm"],
+            topk=status["topk"],
+            num_steps=status["num_steps"],
+            num_draft_tokens=status["num_draft_tokens"],
+            page_size=status["page_size"],
+            tp_size=int(info["tp_size"]),
+            dtype=str(info["dtype"]),
+            attention_backend=str(info["attention_backend"]),
+        )
+
+    def pin(self, mode: Mode | None) -> bool:
+        """Ask the server to stay in ``mode``, or to decide by itself again; False where it cannot be asked."""
+        try:
+            self._call("/set_internal_state", {"server_args": {PIN: PINS[mode]}})
+        except CalibrationError:
+            return False
+        return True
+
+    @contextmanager
+    def requests(self, count: int, prompt_tokens: int, output_tokens: int) -> Iterator[None]:
+        """Keep ``count`` requests of their own prompts running, until all have ended or the block is left."""
+        # small token ids exist in any vocabulary
+        prompts = [[self._random.randrange(10, 200) for _ in range(prompt_tokens)] for _ in range(count)]
+        sampling = {"temperature": 0, "max_new_tokens": output_tokens, "ignore_eos": True}
+        answered = threading.Thread(target=self._generate, args=(prompts, sampling), daemon=True)
+        answered.start()
+        try:
+            yield
+        finally:
+            self._call("/abort_request", {"rid": "", "abort_all": True}, as_json=False)
+            answered.join(self._timeout)
+
+    def _generate(self, prompts: list[list[int]], sampling: dict[str, Any]) -> None:
+        with suppress(CalibrationError):  # an aborted answer
+            self._call("/generate", {"input_ids": prompts, "sampling_params": sampling}, timeout=3600.0)
+
+    def _status_in(self, info: dict[str, Any]) -> dict[str, Any]:
+        states = info.get("internal_states") or [{}]
+        status: dict[str, Any] | None = states[0].get("specswitch")
+        if status is None:
+            raise CalibrationError(
+                f"The server at {self.url} runs without specswitch, so its modes cannot be told apart:"
+                " start it with --enable-specswitch."
+            )
+        return status
+
+    def _call(
+        self, path: str, body: dict[str, Any] | None = None, *, timeout: float | None = None, as_json: bool = True
+    ) -> Any:
+        request = urllib.request.Request(
+            self.url + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=timeout or self._timeout) as response:
+                return json.load(response) if as_json else response.read()
+        except (OSError, ValueError) as error:
+            raise CalibrationError(
+                f"The server does not answer {self.url}{path} ({error}): check the address and that it is up."
+            ) from None

@@ -1,0 +1,147 @@
+"""``specswitch calibrate``: measure a running server and write its profile."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from specswitch import profile as profiles
+from specswitch.calibrate import measurements as kept
+from specswitch.calibrate.client import ServerClient
+from specswitch.calibrate.measurements import Measurements, profile_of
+from specswitch.calibrate.show import break_even_table, draw, step_table
+from specswitch.calibrate.sweep import Plan, Sweep
+from specswitch.errors import CalibrationError, SpecswitchError
+from specswitch.profile import Profile
+
+_WIDTH_WITHOUT_TERMINAL = 110
+_PLAN = Plan()
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _Numbers(click.ParamType[tuple[int, ...]]):
+    name = "N,N..."
+
+    def convert(
+        self, value: str | tuple[int, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        if not isinstance(value, str):
+            return value
+        try:
+            numbers = tuple(int(word) for word in value.split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or min(numbers) < 1:
+            self.fail(f"{value!r} is no list of numbers of at least 1, separated by commas", param, ctx)
+        return numbers
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--out", type=_FILE, help="Write the profile there.")
+@click.option("--measurements", "measurements_file", type=_FILE, help="Keep what was measured there, and add to it.")
+@click.option("--profile", "profile_file", type=_FILE, help="Measure nothing, show this profile.")
+@click.option("--picture", type=_FILE, help="Draw both curves there (PNG).")
+@click.option("--sizes", type=_Numbers(), default=_PLAN.sizes, help="Decode batch sizes. Default: 1 to 256.")
+@click.option(
+    "--prompt-tokens", type=_Numbers(), default=_PLAN.prompt_tokens, help="Prompt lengths. Default: 128,1024."
+)
+@click.option("--output-tokens", type=click.IntRange(min=1), default=_PLAN.output_tokens, show_default=True)
+@click.option("--window-steps", type=click.IntRange(min=1), default=_PLAN.window_steps, show_default=True)
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Passes over all sizes.")
+@click.option("--accept-length", type=click.FloatRange(min=1), help="To start from. Default: what was seen.")
+@click.option("--context", type=float, default=512, show_default=True, help="KV tokens per request, for the tables.")
+@click.option("--model", help="The name to keep. Default: the server's model path.")
+@click.option("--gpu", help="The name to keep. Default: what nvidia-smi says here, else 'cpu'.")
+def calibrate(
+    url: str | None,
+    out: Path | None,
+    measurements_file: Path | None,
+    profile_file: Path | None,
+    picture: Path | None,
+    sizes: tuple[int, ...],
+    prompt_tokens: tuple[int, ...],
+    output_tokens: int,
+    window_steps: int,
+    repeat: int,
+    accept_length: float | None,
+    context: float,
+    model: str | None,
+    gpu: str | None,
+) -> None:
+    """Measure the server at URL and write its profile.
+
+    The server must run with --enable-specswitch and serve nothing else meanwhile.  Batches of each size are held in
+    both modes while their decode steps are timed.  A server whose mode cannot be pinned while it runs is measured in
+    the mode that it was started with: calibrate one with --specswitch-mode plain and one with --specswitch-mode
+    speculative into the same --measurements file.
+
+    Without URL the profile is made again from --measurements, or read from --profile, and shown.
+    """
+    try:
+        plan = Plan(sizes, prompt_tokens, output_tokens, window_steps)
+        profile = _profile(url, measurements_file, profile_file, plan, repeat, accept_length, model, gpu)
+        if profile is None:
+            print(f"Measured one mode into {measurements_file}; calibrate a server of the other mode into it as well.")
+            return
+        if out is not None:
+            profiles.save(profile, out)
+        if picture is not None:
+            draw(profile, context, picture)
+    except SpecswitchError as error:
+        raise click.ClickException(str(error)) from error
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    console.print(step_table(profile, context))
+    console.print(break_even_table(profile, context))
+
+
+def _profile(
+    url: str | None,
+    measurements_file: Path | None,
+    profile_file: Path | None,
+    plan: Plan,
+    repeat: int,
+    accept_length: float | None,
+    model: str | None,
+    gpu: str | None,
+) -> Profile | None:
+    """None where one mode has yet to be measured."""
+    if profile_file is not None:
+        return profiles.load(profile_file)
+    if url is None:
+        if measurements_file is None:
+            raise CalibrationError("There is nothing to measure or to show: name a URL, --measurements or --profile.")
+        return profile_of(kept.load(measurements_file), accept_length)
+    measured = _measure(ServerClient(url), plan, repeat, model, gpu or _gpu())
+    if measurements_file is not None:
+        if measurements_file.exists():
+            earlier = kept.load(measurements_file)
+            earlier.add(measured)
+            measured = earlier
+        kept.save(measured, measurements_file)
+        if measured.missing():
+            return None
+    return profile_of(measured, accept_length)
+
+
+def _measure(client: ServerClient, plan: Plan, repeat: int, model: str | None, gpu: str) -> Measurements:
+    measured = Measurements(client.key(gpu, model))
+    with Console(stderr=True).status("Calibrating") as shown:
+        for _ in range(repeat):
+            Sweep(client, plan).run(measured, lambda what: shown.update(f"Calibrating: {what}"))
+    return measured
+
+
+def _gpu() -> str:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return "cpu"
+    asked = [command, "--query-gpu=name", "--format=csv,noheader"]
+    names = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split("\n")
+    return names[0].strip() or "cpu"
