@@ -116,6 +116,7 @@ def _graphs_since_0_5_17() -> Iterator[Counter[str]]:
     from sglang.srt.model_executor.graph_shared_output import GraphSharedOutput
     from sglang.srt.model_executor.model_runner_components import cuda_graph_setup
     from sglang.srt.model_executor.runner import decode_cuda_graph_runner
+    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 
     replays: Counter[str] = Counter()
 
@@ -125,7 +126,7 @@ def _graphs_since_0_5_17() -> Iterator[Counter[str]]:
     def capture_decode_graph(*, model_runner: Any) -> Any:
         runner = None
         if not model_runner.is_draft_worker:
-            runner = decode_cuda_graph_runner.DecodeCudaGraphRunner(model_runner)
+            runner = DecodeCudaGraphRunner(model_runner)
             if not runner.capture_forward_mode.is_decode():
                 runner.can_run_graph = lambda batch: False
         return cuda_graph_setup.GraphCapture(
@@ -139,6 +140,8 @@ def _graphs_since_0_5_17() -> Iterator[Counter[str]]:
         return None
 
     with ExitStack() as stack:
+        if hasattr(DecodeCudaGraphRunner, "_run_in_graph_metadata_prep"):  # 0.5.23 asks the device whether it captures
+            stack.enter_context(swapped(DecodeCudaGraphRunner, _run_in_graph_metadata_prep=nothing))
         for owner, values in (
             (GraphSharedOutput, {"create_for_model_runner": staticmethod(shared_output)}),
             (cuda_graph_setup, {"capture_decode_graph": capture_decode_graph}),
@@ -146,7 +149,7 @@ def _graphs_since_0_5_17() -> Iterator[Counter[str]]:
                 decode_cuda_graph_runner,
                 {
                     "resolve_decode_backend": lambda runner: _ClosureBackend(runner, replays),
-                    "graph_capture": lambda: nullcontext(SimpleNamespace(stream=None)),
+                    "graph_capture": lambda **_: nullcontext(SimpleNamespace(stream=None)),
                 },
             ),
             (
