@@ -9,6 +9,8 @@ from specswitch.cpu_engine.releases import installed_release
 
 PAGE_SIZES = (1, 16)
 
+_TYPICAL = {"eagle-topk4-v1": 1, "eagle-topk1-v1": 16, "eagle-v2": 16, "ngram": 1, "eagle-topk1": 16, "eagle-topk4": 1}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -41,3 +43,8 @@ def cases() -> list[Case]:
         for overlap in (True, False) if mode.overlap is None else (mode.overlap,):
             found += [Case(name, overlap, page) for page in PAGE_SIZES if page == 1 or mode.paged]
     return found
+
+
+def typical_cases() -> list[Case]:
+    """Each kind of worker and path once, at one page size."""
+    return [case for case in cases() if _TYPICAL.get(case.mode) == case.page_size]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from cases import Case, cases
+from cases import Case, typical_cases
 from switching import Request, Scenario, assert_same_answers, every, open_plain, open_switched, run, workload
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler, Output
@@ -19,8 +19,6 @@ from specswitch.signals import Mode
 pytestmark = pytest.mark.real
 
 VOCAB_SIZE = 250
-CHOSEN = {"eagle-topk4-v1": 1, "eagle-topk1-v1": 16, "eagle-v2": 1, "ngram": 1, "eagle-topk1": 16, "eagle-topk4": 1}
-"""Modes that these tests run, and their page size: each worker and each path of every release."""
 OPTIONS = {"constrained_json_disable_any_whitespace": True, "enable_return_hidden_states": True}
 PLAIN_FOR = ["--specswitch-mode", "speculative", "--specswitch-dwell-steps", "1"]
 PLAIN_FOR += ["--specswitch-plain-for", "penalties,min_p"]
@@ -150,7 +148,7 @@ def references() -> dict[bool, Reference]:
 
 def chosen() -> list[tuple[Case, str]]:
     """Cases, and what ``--specswitch-plain-overlap`` says (of no effect but for a v1 worker)."""
-    found = [case for case in cases() if CHOSEN.get(case.mode) == case.page_size]
+    found = typical_cases()
     return [(case, "on") for case in found] + [(case, "off") for case in found if case.mode == "eagle-topk4-v1"]
 
 
