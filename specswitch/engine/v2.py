@@ -244,6 +244,8 @@ class V2Engine:
     def _around_run(self, original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
         self._last_launch_plain = batch.forward_mode.is_decode() and batch.spec_algorithm.is_none()
         if self._last_launch_plain:
+            if not self._scheduler.enable_overlap:
+                v2_batch.drop_accumulated_penalties(batch.sampling_info)
             with self._plain_path():
                 return original(batch, *args, **kwargs)
         result = original(batch, *args, **kwargs)

@@ -53,6 +53,15 @@ def drop_speculation(batch: Any) -> None:
     batch.spec_algorithm, batch.spec_info = SpeculativeAlgorithm.NONE, None
 
 
+def drop_accumulated_penalties(sampling_info: Any) -> None:
+    """Leave a batch its penalizers alone.
+
+    ``Scheduler._forward_isolation`` adds them up for each speculative forward, and leaves the sums on the batch.
+    Without overlap a plain forward would apply both, the sums for the requests that ran then.
+    """
+    sampling_info.acc_additive_penalties = sampling_info.acc_scaling_penalties = None
+
+
 def drop_finished(batch: Any) -> None:
     """``filter_batch`` as ``update_running_batch`` does it: a batch that shrank is full no longer."""
     before = batch.batch_size()

@@ -77,6 +77,13 @@ class Batch:
     input_embeds: Any = None
     needed: int = 0
     """What ``new_tokens_required_next_decode`` says."""
+    sampling_info: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            penalizer_orchestrator=SimpleNamespace(is_required=False),
+            acc_additive_penalties="sum",
+            acc_scaling_penalties="product",
+        )
+    )
 
     def convert_decode_to_extend(self) -> None:
         """Marks 0.5.19 and later."""
@@ -92,10 +99,6 @@ class Batch:
 
     def new_tokens_required_next_decode(self) -> int:
         return self.needed
-
-    @property
-    def sampling_info(self) -> Any:
-        return SimpleNamespace(penalizer_orchestrator=SimpleNamespace(is_required=False))
 
 
 @dataclass

@@ -232,6 +232,17 @@ def test_a_plain_batch_goes_the_way_of_a_server_without_speculation(listener: Ma
     assert scheduler.seen["graphs"] == "plain graphs"
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_penalties_added_up_for_verification_do_not_reach_a_plain_step(overlap: bool, listener: MagicMock) -> None:
+    scheduler = Scheduler(requests((5, 3)), overlap=overlap)
+    plain(scheduler, listener)
+    batch = scheduler.turn()
+    scheduler.run_batch(batch)
+    # under overlap SGLang adds them up anew for every forward
+    assert (batch.sampling_info.acc_additive_penalties is None) is not overlap
+    assert (batch.sampling_info.acc_scaling_penalties is None) is not overlap
+
+
 def assert_speculative_again(scheduler: Scheduler) -> None:
     assert scheduler.model_worker is scheduler.draft_worker
     assert (scheduler.spec_algorithm, scheduler.future_map.spec_algo) == (Algorithm.EAGLE, Algorithm.EAGLE)
