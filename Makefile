@@ -4,7 +4,8 @@
 #   make demo    the demo on the first release
 #   make lint    ruff and mypy
 #   make contract  hold every released SGLang against the contract; docs/compatibility.md must say the same
-# RELEASES="0.5.12.post1 0.5.17 0.5.23" chooses releases; VENVS says where the environments are kept.
+# RELEASES="0.5.12.post1 0.5.17 0.5.23" chooses releases, WORKERS the test processes for the real engine;
+# VENVS says where the environments are kept.
 
 PYTHON ?= python3
 RELEASES ?= 0.5.12.post1 0.5.23
