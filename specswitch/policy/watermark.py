@@ -12,7 +12,8 @@ from specswitch.signals import LoadSample, Mode
 class Watermark:
     """PLAIN at or above ``high`` requests in the decode batch, SPECULATIVE at or below ``low``.
 
-    In between a settled mode stays and a drain goes on to PLAIN.
+    In between a settled mode stays and a drain goes on to PLAIN.  An empty PLAIN stays too: returning for nobody would
+    start a dwell, and hold a burst that comes next in SPECULATIVE.
     """
 
     high: int
@@ -22,6 +23,8 @@ class Watermark:
         size = sample.decode_batch_size
         if size >= self.high:
             return Wish(Mode.PLAIN, f"decode batch {size} >= high watermark {self.high}")
+        if size == 0 < self.low and sample.mode is Mode.PLAIN:
+            return None
         if size <= self.low:
             return Wish(Mode.SPECULATIVE, f"decode batch {size} <= low watermark {self.low}")
         if sample.mode is Mode.DRAINING:
