@@ -1,11 +1,11 @@
 """The real SGLang Scheduler in this process, stepped by hand.
 
-No part of SGLang's turn is rewritten: ``Scheduler.run_event_loop`` itself runs, in a greenlet, and
+No part of SGLang's turn is rewritten: ``Scheduler.run_event_loop`` itself runs, in a thread of its own, and
 hands control back whenever it polls for requests.  One :meth:`InProcessScheduler.step` is therefore
 exactly one turn of ``event_loop_normal`` or ``event_loop_overlap``, plugins and their hooks included.
 The sockets to the tokenizer side are replaced by queues, so requests arrive at the turn one chooses.
 
-Everything runs in the calling thread.  One scheduler may live at a time, because SGLang keeps its
+Never do two threads run at once.  One scheduler may live at a time, because SGLang keeps its
 arguments and process groups in globals; after :meth:`~InProcessScheduler.close` another can be built.
 """
 
@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 import contextvars
 import gc
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import greenlet
 
 from specswitch.cpu_engine import environment
 from specswitch.cpu_engine.lines import Line, line_of
@@ -95,14 +94,13 @@ class InProcessScheduler:
         InProcessScheduler._open = self
         try:
             self.scheduler: Any = self._line.build(self.server_args)
-            self._requests = _RequestSocket()
+            self._loop = _TurnByTurn(self.scheduler.run_event_loop)
+            self._requests = _RequestSocket(self._loop.pause)
             self._outputs = _OutputSocket()
             self._real_sockets = self._line.replace_sockets(
                 self.scheduler, self._requests, _SilentSocket(), self._outputs
             )
-            self._loop = greenlet.greenlet(self.scheduler.run_event_loop)
-            self._loop.gr_context = contextvars.copy_context()
-            self._loop.switch()
+            self._loop.resume()
         except BaseException:
             self._release_globals()
             raise
@@ -263,17 +261,16 @@ class InProcessScheduler:
         """Unwind the event loop and free what SGLang keeps in globals."""
         if InProcessScheduler._open is not self:
             return
-        if not self._loop.dead:
-            self._loop.throw(greenlet.GreenletExit)
+        self._loop.close()
         for socket in self._real_sockets:
             if socket is not None:
                 socket.close(linger=0)
         self._release_globals()
 
     def _resume(self) -> None:
-        if self._loop.dead:
+        if self._loop.ended:
             raise RuntimeError("the scheduler has ended (an exception in an earlier turn, or close()); build a new one")
-        self._loop.switch()
+        self._loop.resume()
 
     def _release_globals(self) -> None:
         from sglang.srt.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
@@ -285,13 +282,69 @@ class InProcessScheduler:
         gc.collect()
 
 
+class _Closed(BaseException):
+    """Unwinds a function that is not wanted any more; nothing in SGLang catches it."""
+
+
+class _TurnByTurn:
+    """A function that runs in a thread of its own, and only while the caller of :meth:`resume` waits.
+
+    A thread and no greenlet, because torch walks the C stack down to its first frame when it raises.
+    """
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.ended = False
+        self._function = function
+        self._may_run, self._stands_still = threading.Semaphore(0), threading.Semaphore(0)
+        self._closing = False
+        self._error: BaseException | None = None
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), name="scheduler", daemon=True)
+
+    def resume(self) -> None:
+        """Let it run until it pauses or ends; raises what it raised."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._may_run.release()
+        self._stands_still.acquire()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def pause(self) -> None:
+        """To be called by the function: stand still until resumed."""
+        self._stands_still.release()
+        self._may_run.acquire()
+        if self._closing:
+            raise _Closed
+
+    def close(self) -> None:
+        """End the function where it stands, unless it has ended or never started."""
+        if self._thread.ident is not None:
+            self._closing = True
+            self._may_run.release()
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._may_run.acquire()
+        try:
+            self._function()
+        except _Closed:
+            pass
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.ended = True
+            self._stands_still.release()
+
+
 class _RequestSocket:
     """Stands for the socket from the tokenizer side; a poll after an empty one marks the turn's end."""
 
-    def __init__(self) -> None:
+    def __init__(self, end_turn: Callable[[], None]) -> None:
         self.pending: deque[Any] = deque()
         self._came_up_empty = True
-        self._driver = greenlet.getcurrent()
+        self._end_turn = end_turn
 
     def recv_pyobj(self, flags: int = 0) -> Any:
         """The next request; hands control to the driver first when a turn has ended; ``zmq.Again`` when empty."""
@@ -299,7 +352,7 @@ class _RequestSocket:
 
         if self._came_up_empty:
             self._came_up_empty = False
-            self._driver.switch()
+            self._end_turn()
         if self.pending:
             return self.pending.popleft()
         self._came_up_empty = True
