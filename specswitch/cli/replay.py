@@ -106,7 +106,7 @@ def command(
         servers = _servers(profile_files, variants, free_prefill)
         changes = _accept_length(accept_length) if accept_length else None
         cases = [
-            (f"{name} on {server}", _load(name, profile, speed, minutes, changes), profile)
+            (f"{_title(name, speed)} on {server}", _load(name, profile, speed, minutes, changes), profile)
             for server, profile in servers.items()
             for name in loads
         ]
@@ -162,6 +162,10 @@ def _load(name: str, profile: Profile, speed: float, minutes: float | None, chan
         raise ReplayError(f"The load {name!r} is neither a file nor one of {', '.join(LOADS)}: correct it.")
     trace = read_trace(Path(name), speed, changes or (lambda now: profile.accept_length), minutes)
     return lambda: replace(trace)
+
+
+def _title(name: str, speed: float) -> str:
+    return name if name in LOADS else f"{Path(name).stem} x{speed:g}"
 
 
 def _run(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-PURE = ["config", "errors", "machine", "policy", "records", "signals"]
+PURE = ["config", "costs", "errors", "machine", "policy", "profile", "ranks", "records", "refine", "signals"]
 
 
 def loaded_by(*modules: str) -> set[str]:
@@ -26,3 +26,7 @@ def test_pure_modules_load_neither_torch_nor_sglang_nor_what_stands_above_them(m
 
 def test_observing_loads_neither_torch_nor_sglang() -> None:
     assert loaded_by("specswitch.observe.log", "specswitch.observe.status").isdisjoint({"torch", "sglang"})
+
+
+def test_replay_and_calibrate_need_neither_torch_nor_sglang() -> None:
+    assert loaded_by("specswitch.cli.replay", "specswitch.cli.calibrate").isdisjoint({"torch", "sglang", "matplotlib"})
