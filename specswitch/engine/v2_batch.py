@@ -166,13 +166,32 @@ def aside(scheduler: Any, ranges: Sequence[tuple[Any, int, int]]) -> Any:
     return batch
 
 
+def parts(ranges: Sequence[tuple[Any, int, int]], most: int) -> list[list[tuple[Any, int, int]]]:
+    """The ranges of :func:`aside` for forwards of at most ``most`` (2 or more) tokens, one after another.
+
+    A range that is cut goes on at its part's last token, which is shown to the draft without the one that follows.
+    """
+    made: list[list[tuple[Any, int, int]]] = [[]]
+    room = most
+    for req, start, end in ranges:
+        while start < end - 1:
+            if room < 2:
+                made.append([])
+                room = most
+            cut = min(end, start + room)
+            made[-1].append((req, start, cut))
+            room -= cut - start
+            start = cut if cut == end else cut - 1
+    return made
+
+
 def is_all_tokens(batch: Any) -> bool:
     """Whether every position of a prefill is a token id, none an embedding."""
     return batch.input_embeds is None and getattr(batch, "replace_embeds", None) is None
 
 
-def start_at_gaps(batch: Any, gaps: Sequence[int | None]) -> int:
-    """Let a prepared prefill start at the gap in each request's cached prefix; returns the tokens added.
+def start_at_gaps(batch: Any, gaps: Sequence[int | None]) -> None:
+    """Let a prepared prefill start at the gap in each request's cached prefix.
 
     Its own slots and the cached ones keep their places, so nothing is allocated.
     """
@@ -185,4 +204,3 @@ def start_at_gaps(batch: Any, gaps: Sequence[int | None]) -> int:
     ]
     for req, start, end in zip(batch.reqs, starts, ends, strict=True):
         v2_compat.set_extend_end(req, start, end)
-    return sum(added)

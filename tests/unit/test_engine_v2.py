@@ -441,6 +441,99 @@ def test_a_long_catch_up_is_written_beside_plain_steps(listener: MagicMock, mock
     listener.on_returned.assert_called_once_with(SpeculativeEntry(requests=1, tokens_caught_up=9))
 
 
+# Prefixes decoded while PLAIN
+
+
+def prefill_of_a_cached_prefix(scheduler: Scheduler, engine: Any, *, own: int) -> Batch:
+    """A prefill of ``own`` tokens behind 10 cached ones, of which the draft has not seen the last 4."""
+    req = Request("again", list(range(10 + own)), [], row=1, allocated=10 + own)
+    engine._unseen.any = True
+    engine._unseen._flags[scheduler.req_to_token_pool.req_to_token[1, 6:10].long()] = True
+    return Batch(
+        [req],
+        forward_mode=Forward.EXTEND,
+        req_to_token_pool=scheduler.req_to_token_pool,
+        prefix_lens=[10],
+        extend_lens=[own],
+        extend_num_tokens=own,
+        extend_logprob_start_lens=[own],
+        seq_lens_cpu=torch.tensor([10 + own]),
+    )
+
+
+def choose(scheduler: Scheduler, batch: Batch, mocker: MockerFixture) -> None:
+    """Let SGLang choose this batch in the next turn."""
+    plan = SimpleNamespace(running_batch=scheduler.running_batch, batch_to_run=batch)
+    mocker.patch.object(Scheduler, "get_next_batch_to_run", return_value=plan)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_prefill_starts_where_the_draft_has_a_gap(is_plain: bool, listener: MagicMock, mocker: MockerFixture) -> None:
+    scheduler = Scheduler(requests((5, 3), (5, 3)))
+    prefill = Batch([])
+    choose(scheduler, prefill, mocker)
+    engine = plain(scheduler, listener) if is_plain else attach(scheduler, listener)
+    vars(prefill).update(vars(prefill_of_a_cached_prefix(scheduler, engine, own=20)))
+    scheduler.turn()
+    assert (prefill.prefix_lens, prefill.extend_lens, prefill.extend_num_tokens) == ([6], [24], 24)
+    assert prefill.prefill_input_ids_cpu.tolist() == list(range(6, 30))
+    assert prefill.out_cache_loc.tolist() == list(range(64 + 6, 64 + 30))
+    assert prefill.extend_logprob_start_lens == [24]
+    assert prefill.reqs[0].extend_end == 30
+    assert gap_of(prefill.reqs[0]) is None
+    assert engine.draft_stats.prefix_tokens_filled == 4
+
+
+def test_a_gap_that_would_make_a_prefill_too_large_is_written_before_it(
+    listener: MagicMock, mocker: MockerFixture
+) -> None:
+    scheduler = Scheduler(requests((5, 3), (5, 3)))
+    scheduler.chunked_prefill_size = 22
+    prefill = Batch([])
+    choose(scheduler, prefill, mocker)
+    engine = attach(scheduler, listener)
+    write = mocker.patch.object(engine, "write_draft_kv")
+    vars(prefill).update(vars(prefill_of_a_cached_prefix(scheduler, engine, own=20)))
+    scheduler.turn()
+    assert prefill.prefix_lens == [10]
+    write.assert_called_once_with([(prefill.reqs[0], 6, 11)])
+    assert gap_of(prefill.reqs[0]) is None
+
+
+def test_a_costly_gap_stays_open_while_plain(listener: MagicMock, mocker: MockerFixture) -> None:
+    scheduler = Scheduler(requests((5, 3), (5, 3)))
+    scheduler.chunked_prefill_size = 8192
+    prefill = Batch([])
+    choose(scheduler, prefill, mocker)
+    engine = plain(scheduler, listener)
+    vars(prefill).update(vars(prefill_of_a_cached_prefix(scheduler, engine, own=20)))
+    prefill.extend_num_tokens = 1021
+    scheduler.turn()
+    assert prefill.prefix_lens == [10]
+    assert gap_of(prefill.reqs[0]) == 6
+    assert engine.draft_stats.prefix_tokens_skipped == 4
+
+
+def test_slots_that_go_into_the_prefix_cache_are_told_apart(listener: MagicMock) -> None:
+    scheduler = Scheduler(requests((5, 3)))
+    engine = plain(scheduler, listener)
+    (req,) = scheduler.running_batch.reqs
+    req.output_ids += [60, 61, 62]
+    scheduler.tree_cache.checkpoint(req, up_to=10)
+    assert engine._unseen.any
+    assert engine._unseen.gaps_in(torch.arange(10), [10]) == [7]
+
+
+def test_parts_of_ranges_overlap_by_the_token_that_was_shown_alone() -> None:
+    v2_batch = importlib.import_module("specswitch.engine.v2_batch")
+    assert v2_batch.parts([("a", 3, 10), ("b", 0, 5), ("c", 7, 9)], 4) == [
+        [("a", 3, 7)],
+        [("a", 6, 10)],
+        [("b", 0, 4)],
+        [("b", 3, 5), ("c", 7, 9)],
+    ]
+
+
 # Faults
 
 
