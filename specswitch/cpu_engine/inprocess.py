@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextvars
 import gc
+import sys
 import threading
 import time
 from collections import deque
@@ -411,10 +412,17 @@ class _OutputSocket:
 
 def _parse(flags: list[str]) -> Any:
     """``ServerArgs`` from launcher flags, after the plugins were loaded: what launch_server does before it starts
-    processes (``sglang.srt.server_args.prepare_server_args``), but leaving Python's logging alone."""
+    processes (``sglang.srt.server_args.prepare_server_args``), but leaving Python's logging alone.
+
+    SGLang loads plugins once per process, and a plugin may look at the command line then: it finds ``flags`` there.
+    """
     from sglang.srt.plugins import load_plugins
 
-    load_plugins()
+    command_line, sys.argv = sys.argv, ["sglang.launch_server", *flags]
+    try:
+        load_plugins()
+    finally:
+        sys.argv = command_line
     from sglang.srt.server_args import ServerArgs
 
     parser = argparse.ArgumentParser(prog="sglang serve")

@@ -99,7 +99,7 @@ def test_pins_are_exact_and_leave_torch_and_sglang_to_the_installer(chosen: Rele
     assert all(line.count("==") == 1 for line in lines)
     assert len(set(names)) == len(names)
     assert not {"torch", "sglang", "specswitch"} & set(names)
-    assert {"transformers", "triton", "xgrammar", "numpy", "pytest", "greenlet", "matplotlib"} <= set(names)
+    assert {"transformers", "triton", "xgrammar", "numpy", "pytest", "matplotlib"} <= set(names)
 
 
 def test_the_installer_needs_nothing_but_the_standard_library() -> None:
