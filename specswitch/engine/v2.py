@@ -205,7 +205,7 @@ class V2Engine:
         scheduler = self._scheduler
         self._listener.on_turn()
         if self._plain:
-            self._welcome_prefilled()
+            self._insist("bringing a prefill into plain form", self._welcome_prefilled)
         self._held = self._returning = None
         plan = original(*args, **kwargs)
         chosen = v2_compat.batch_to_run(plan)
@@ -223,9 +223,12 @@ class V2Engine:
 
     def _around_update(self, original: Callable[..., Any], batch: Any) -> Any:
         if self._draining:
-            return self._hold(batch)
+            with self._contained("holding the decode batch"):
+                return self._hold(batch)
         if not self._plain:
             return original(batch)
+        if not batch.spec_algorithm.is_none():
+            v2_batch.drop_speculation(batch)  # what was prefilled while nobody ran
         if self._return_asked:
             try:
                 converted = self._try_to_return(original, batch, self._return_asked)
@@ -247,17 +250,17 @@ class V2Engine:
         if self._last_launch_plain:
             if not self._scheduler.enable_overlap:
                 v2_batch.drop_accumulated_penalties(batch.sampling_info)
-            with self._plain_path():
+            with self._insist("taking the plain path", self._plain_path):
                 return original(batch, *args, **kwargs)
         result = original(batch, *args, **kwargs)
         if self._plain and batch.forward_mode.is_extend():
-            self._note_prefilled(batch)
+            self._insist("keeping the tokens of a prefill", self._note_prefilled, batch)
         return result
 
     def _around_delayed_sample(self, original: Callable[..., Any], result: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(result, "delay_sample_func", None) is None:
             return original(result, *args, **kwargs)
-        with self._plain_path():  # only a plain batch samples late
+        with self._insist("taking the plain path", self._plain_path):  # only a plain batch samples late
             return original(result, *args, **kwargs)
 
     def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
@@ -307,6 +310,14 @@ class V2Engine:
             yield
         except Exception as error:
             self._listener.on_fault(doing, error)
+
+    def _insist(self, doing: str, step: Callable[..., Any], *args: Any) -> Any:
+        """Do what SGLang cannot go on without: report a fault to the Switch, and try once more."""
+        try:
+            return step(*args)
+        except Exception as error:
+            self._listener.on_fault(doing, error)
+        return step(*args)
 
     def _count_step(self, batch: Any, result: Any) -> None:
         size = len(batch.reqs)
@@ -442,15 +453,19 @@ class V2Engine:
             reqs = list(batch.reqs)
             ends = [v2_compat.committed_len(req) for req in reqs]
             starts = [_catch_up_start(req, end) if catch_up else end for req, end in zip(reqs, ends, strict=True)]
+            tokens = sum(ends) - sum(starts)
             if reqs:
                 self._rebuild_penalties(batch)
                 self._make_extend(batch, starts, ends)
+            self._finish_return(SpeculativeEntry(requests=len(reqs), tokens_caught_up=tokens))
         except BaseException:
+            for req in batch.reqs:
+                v2_compat.set_committed_len(req, _settled_len(req))
             self._rebuild_plain(batch, batch.reqs, batch.reqs)
             raise
         self._returning = batch if reqs else None
-        self._note_caught_up(reqs, catch_up, sum(ends) - sum(starts))
-        self._finish_return(SpeculativeEntry(requests=len(reqs), tokens_caught_up=sum(ends) - sum(starts)))
+        with self._contained("keeping track of draft KV"):
+            self._note_caught_up(reqs, catch_up, tokens)
         return batch
 
     def _make_extend(self, batch: Any, starts: Sequence[int], ends: Sequence[int]) -> None:
@@ -593,9 +608,13 @@ class V2Engine:
         return 1 - self._free_slots() / float(self._scheduler.max_total_num_tokens)
 
 
+def _settled_len(req: Any) -> int:
+    """How many tokens of ``req`` have KV when no result is in flight: all but the last one put out."""
+    return len(req.origin_input_ids) + len(req.output_ids) - 1
+
+
 def _check_settled(req: Any) -> None:
-    """Raise if the KV of ``req`` does not end where its last token but one does."""
-    committed, expected = v2_compat.committed_len(req), len(req.origin_input_ids) + len(req.output_ids) - 1
+    committed, expected = v2_compat.committed_len(req), _settled_len(req)
     if committed != expected:
         raise RuntimeError(
             f"request {req.rid} has KV for {committed} tokens where {expected} were expected;"

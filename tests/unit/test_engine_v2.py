@@ -560,6 +560,55 @@ def test_a_failed_return_leaves_a_plain_batch_and_is_told_once(listener: MagicMo
     listener.on_returned.assert_not_called()
 
 
+def failing_once(mocker: MockerFixture, engine: Any, name: str) -> None:
+    original, error = getattr(engine, name), RuntimeError(name)
+    calls = iter([error])
+
+    def step(*args: Any) -> Any:
+        for failure in calls:
+            raise failure
+        return original(*args)
+
+    mocker.patch.object(engine, name, step)
+
+
+@pytest.mark.parametrize("name", ["_plain_path", "_welcome_prefilled"])
+def test_what_a_plain_step_needs_is_tried_again(name: str, listener: MagicMock, mocker: MockerFixture) -> None:
+    scheduler = Scheduler(requests((5, 3)))
+    failing_once(mocker, plain(scheduler, listener), name)
+    scheduler.run_batch(scheduler.turn())
+    assert scheduler.seen["worker"] is scheduler.tp_worker
+    ((_, error),) = [call.args for call in listener.on_fault.call_args_list]
+    assert str(error) == name
+
+
+def test_a_batch_that_cannot_be_held_is_launched(listener: MagicMock, mocker: MockerFixture) -> None:
+    scheduler = Scheduler(requests((5, 3)))
+    engine = attach(scheduler, listener)
+    listener.on_fault.side_effect = lambda doing, error: engine.cancel_drain()
+    failing_once(mocker, engine, "_hold")
+    engine.start_drain()
+    assert scheduler.turn() is scheduler.running_batch
+    assert scheduler.seen["prepared as"] is Algorithm.EAGLE
+    listener.on_fault.assert_called_once()
+
+
+def test_a_return_that_fails_at_its_very_end_is_undone(listener: MagicMock, mocker: MockerFixture) -> None:
+    scheduler = Scheduler(requests((5, 3)))
+    engine = plain(scheduler, listener)
+    engine._processor_counts_the_tail = False  # SGLang up to 0.5.18: the engine counts the pending token
+    batch = scheduler.running_batch
+    failing_once(mocker, engine, "_finish_return")
+    engine.request_return("catch-up")
+    assert scheduler.turn() is batch
+    assert (batch.spec_algorithm, batch.forward_mode) == (Algorithm.NONE, Forward.DECODE)
+    assert batch.seq_lens.tolist() == [7]
+    assert batch.reqs[0].kv.kv_committed_len == 7
+    assert gap_of(batch.reqs[0]) == 7
+    listener.on_fault.assert_called_once()
+    listener.on_returned.assert_not_called()
+
+
 def test_faults_of_listener_and_bookkeeping_do_not_reach_the_scheduler(
     listener: MagicMock, mocker: MockerFixture
 ) -> None:
