@@ -1,0 +1,105 @@
+"""Replay every load on every server there is a profile of, and write docs/benchmarks/replay.md.
+
+    python scripts/replays.py [--trace AzureLLMInferenceTrace_conv.csv] [--out docs/benchmarks]
+
+The trace is Azure's (AzurePublicDataset, CC-BY; Patel et al., Splitwise, ISCA 2024) and not part of this repository.
+Without it its rows are left out.  A few minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+from rich.progress import track
+
+from specswitch import profile as profiles
+from specswitch.profile import Prefill, Profile
+from specswitch.replay.load import Load, OpenLoop, read_trace, steps
+from specswitch.replay.report import compared, draw
+from specswitch.replay.run import Outcome, compare
+from specswitch.replay.synthetic import LOADS, VARIANTS
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = sorted((ROOT / "docs" / "benchmarks" / "profiles").glob("*.json"))
+PICTURES = [("ramp", "eagle3-chain3"), ("turns", "eagle3-chain3"), ("Azure x6, changing", "eagle3-chain3")]
+
+Case = tuple[str, str, Callable[[], Load], Profile]
+"""Load, server, a fresh load, what the server is like."""
+
+HEAD = """# Replays
+
+What `specswitch replay` makes of every load on every server, written by `scripts/replays.py`. Nothing here was measured
+on a GPU: the servers are the [profiles](profiles) and three made up from each of them, and the loads are replayed in
+simulated time, as [Goodput](../goodput.md#before-deploying-replay) describes. `oracle` takes the better mode before
+every step, at no cost and knowing everything, so that 1 is out of reach wherever the mode has to change.
+
+Per cell: goodput's tokens per second over the oracle's / over those of the better of always and never speculating
+(number of switches). The settings are the defaults.
+"""
+
+
+def servers() -> dict[str, Profile]:
+    """The shipped profiles, and those made up from them."""
+    found = {path.stem.removeprefix("h200-llama8b-"): profiles.load(path) for path in SHIPPED}
+    made = {f"{name}, {variant}": change(found[name]) for name in found for variant, change in VARIANTS.items()}
+    return found | made
+
+
+def synthetic() -> Iterator[Case]:
+    """Prefills take no time, so that decoding alone is compared."""
+    for server, profile in servers().items():
+        decoding = msgspec.structs.replace(profile, prefill=Prefill(0.0, 0.0))
+        for name, made in LOADS.items():
+            yield name, server, partial(made, decoding), decoding
+
+
+def azure(trace: Path) -> Iterator[Case]:
+    """The recorded hour, sped up to where the server is saturated, and the same with the text changing meanwhile."""
+    for server, profile in servers().items():
+        usual = profile.accept_length
+        for name, accept in (
+            ("Azure x6", steps(usual)),
+            ("Azure x6, changing", steps(3.5, (200, 1.5), (400, 2.5))),
+        ):
+            yield name, server, partial(fresh, read_trace(trace, 6.0, accept)), profile
+
+
+def fresh(load: OpenLoop) -> Load:
+    """From its first request on."""
+    return replace(load)
+
+
+def row_of(outcomes: dict[str, Outcome]) -> str:
+    """One cell."""
+    ratios = compared(outcomes)["goodput"]
+    return f"{ratios['of_oracle']:.3f} / {ratios['of_better_static']:.3f} ({outcomes['goodput'].switches})"
+
+
+@click.command()
+@click.option(
+    "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Azure's conversation trace."
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "docs" / "benchmarks")
+def main(trace: Path | None, out: Path) -> None:
+    """Write replay.md and some pictures."""
+    cases = [*synthetic(), *(azure(trace) if trace else ())]
+    cells: dict[tuple[str, str], str] = {}
+    for load, server, made, profile in track(cases, "Replaying"):
+        outcomes = compare(made, profile)
+        cells[load, server] = row_of(outcomes)
+        for pictured, kind in PICTURES:
+            if load == pictured and server.endswith(kind):
+                draw(f"{load} on {server}", outcomes, out / f"replay-{load.replace(', ', '-').replace(' ', '-')}.png")
+    loads = list(dict.fromkeys(load for load, _ in cells))
+    lines = [f"| server | {' | '.join(loads)} |", "|---" * (len(loads) + 1) + "|"]
+    lines += [f"| {server} | {' | '.join(cells[load, server] for load in loads)} |" for server in servers()]
+    (out / "replay.md").write_text("\n".join([HEAD, *lines, ""]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
