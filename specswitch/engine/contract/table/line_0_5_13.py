@@ -247,6 +247,7 @@ _V2_BATCH = Need(
         ),
         *BATCH.attributes(_BOTH, whys.CATCH_UP, "prefix_lens", "extend_logprob_start_lens"),
         *BATCH.attributes(_WRITE, whys.CATCH_UP, "mix_running_indices_cpu", since="0.5.19"),
+        *SAMPLING.attributes(_WRITE, whys.PENALTIES, "acc_additive_penalties", "acc_scaling_penalties"),
         *ROWS.attributes(_READ, whys.ROW, "req_to_token"),
     ),
 )
