@@ -15,14 +15,6 @@ POOL = {"max_total_tokens": 2048}
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(autouse=True)
-def _inference_mode():
-    import torch
-
-    with torch.inference_mode():
-        yield
-
-
 def plain_limit() -> int:
     with open_plain("plain", **OPEN, **POOL) as server:
         return server.scheduler.max_running_requests

@@ -25,14 +25,6 @@ EAGLE, EAGLE3 = ("eagle-v2", "eagle3-v2") if OLD else ("eagle-topk1", "eagle3-to
 WATERMARKS = ["--specswitch-high-watermark", "4", "--specswitch-low-watermark", "2"]
 
 
-@pytest.fixture(autouse=True)
-def _inference_mode():
-    import torch
-
-    with torch.inference_mode():
-        yield
-
-
 def switched(mode: str, *flags: str, **options) -> InProcessScheduler:
     return open_switched(mode, flags=[*SIZES, *WATERMARKS, *flags], max_total_tokens=2048, **options)
 
