@@ -205,7 +205,7 @@ class V2Engine:
         scheduler = self._scheduler
         self._listener.on_turn()
         if self._plain:
-            self._insist("bringing a prefill into plain form", self._welcome_prefilled)
+            self._insist("returning to SPECULATIVE", self._return_if_nobody_runs)
         self._held = self._returning = None
         plan = original(*args, **kwargs)
         chosen = v2_compat.batch_to_run(plan)
@@ -227,8 +227,7 @@ class V2Engine:
                 return self._hold(batch)
         if not self._plain:
             return original(batch)
-        if not batch.spec_algorithm.is_none():
-            v2_batch.drop_speculation(batch)  # what was prefilled while nobody ran
+        self._insist("bringing a prefill into plain form", self._bring_into_plain_form, batch)
         if self._return_asked:
             try:
                 converted = self._try_to_return(original, batch, self._return_asked)
@@ -362,17 +361,13 @@ class V2Engine:
         self._held = batch
         return v2_batch.empty(batch)
 
-    def _welcome_prefilled(self) -> None:
-        """Bring what was prefilled last, speculatively, into the form of the batch that it joins this turn."""
-        scheduler = self._scheduler
-        running, last = scheduler.running_batch, scheduler.last_batch
-        if self._return_asked:
-            v2_batch.drop_finished(running)
-            if running.is_empty():
-                self._finish_return(SpeculativeEntry(requests=0, tokens_caught_up=0))
-                return
-        if last is not None and last is not running and last.forward_mode.is_extend():
-            v2_batch.drop_speculation(last)
+    def _bring_into_plain_form(self, batch: Any) -> None:
+        """A batch that was prefilled, speculatively, while nobody ran has become the running one as it was.
+
+        One that joins a running batch does not need this: ``merge_batch`` goes by the form of the running one.
+        """
+        if not batch.spec_algorithm.is_none():
+            v2_batch.drop_speculation(batch)
 
     @contextmanager
     def _plain_path(self) -> Iterator[None]:
@@ -416,6 +411,14 @@ class V2Engine:
         return [req.origin_input_ids[-1], *outputs[:-1]]
 
     # PLAIN -> SPECULATIVE
+
+    def _return_if_nobody_runs(self) -> None:
+        """There is nothing to convert; a prefill that becomes the running batch this turn is speculative already."""
+        running = self._scheduler.running_batch
+        if self._return_asked:
+            v2_batch.drop_finished(running)
+            if running.is_empty():
+                self._finish_return(SpeculativeEntry(requests=0, tokens_caught_up=0))
 
     def _try_to_return(self, original: Callable[..., Any], batch: Any, draft_kv: DraftKV) -> Any:
         """What to hand to the scheduler instead of a plain decode batch, or None to stay plain this turn.

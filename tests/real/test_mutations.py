@@ -62,8 +62,9 @@ def unequal() -> list[Request]:
 
 
 def crowd() -> list[Request]:
+    """More than the pool holds; SGLang 0.5.13 and later admit them only if they may end early."""
     requests = workload(seed=2, count=6, vocab_size=VOCAB_SIZE, max_new_tokens=56, prefix="crowd-")
-    return [replace(request, turn=0) for request in requests]
+    return [replace(request, turn=0, options={"ignore_eos": False}) for request in requests]
 
 
 def first_turn() -> list[Request]:

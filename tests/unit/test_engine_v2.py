@@ -198,16 +198,13 @@ def test_an_unsettled_request_stops_the_change_before_it_begins(listener: MagicM
     assert scheduler.turn() is batch
 
 
-def test_a_just_prefilled_batch_joins_in_plain_form(listener: MagicMock) -> None:
+def test_plain_decode_finds_the_token_of_a_just_prefilled_request(listener: MagicMock) -> None:
     running, prefilled = requests((5, 3), (6, 1))
     scheduler = Scheduler([running], overlap=False)
     scheduler.future_map.output_tokens_buf = torch.full((2,), -1)
     scheduler.req_to_token_pool.req_to_token = torch.zeros((2, 64), dtype=torch.int32)
     scheduler.last_batch = Batch([prefilled], forward_mode=Forward.EXTEND, spec_info="draft input")
-    engine = attach(scheduler, listener)
-    listener.on_turn.side_effect = engine.enter_plain
-    scheduler.turn()
-    assert (scheduler.last_batch.spec_algorithm, scheduler.last_batch.spec_info) == (Algorithm.NONE, None)
+    attach(scheduler, listener).enter_plain()
     assert scheduler.future_map.output_tokens_buf.tolist() == [52, 50]
     assert gap_of(prefilled) == 6
 
@@ -295,6 +292,15 @@ def test_a_prefill_while_plain_is_speculative_and_leaves_its_token(listener: Mag
     assert scheduler.seen["worker"] is scheduler.draft_worker
     assert scheduler.future_map.output_tokens_buf.tolist() == [52, 88]
     assert gap_of(arriving) == 6
+
+
+def test_a_batch_prefilled_while_nobody_ran_decodes_plain(listener: MagicMock) -> None:
+    scheduler = Scheduler([])
+    plain(scheduler, listener)
+    scheduler.running_batch = Batch(requests((6, 1)), spec_algorithm=Algorithm.EAGLE, spec_info="draft input")
+    batch = scheduler.turn()
+    assert (batch.spec_algorithm, batch.spec_info) == (Algorithm.NONE, None)
+    assert scheduler.seen["prepared as"] is Algorithm.NONE
 
 
 def test_a_plain_step_does_not_dilute_acceptance(listener: MagicMock) -> None:
@@ -572,7 +578,7 @@ def failing_once(mocker: MockerFixture, engine: Any, name: str) -> None:
     mocker.patch.object(engine, name, step)
 
 
-@pytest.mark.parametrize("name", ["_plain_path", "_welcome_prefilled"])
+@pytest.mark.parametrize("name", ["_plain_path", "_bring_into_plain_form"])
 def test_what_a_plain_step_needs_is_tried_again(name: str, listener: MagicMock, mocker: MockerFixture) -> None:
     scheduler = Scheduler(requests((5, 3)))
     failing_once(mocker, plain(scheduler, listener), name)
