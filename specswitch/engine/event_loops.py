@@ -18,8 +18,8 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from specswitch.engine.hooks import InstanceHooks
 
 
-class _LeaveLoop(Exception):  # noqa: N818 - not an error
-    """Unwinds the event loop that is running."""
+class _LeaveLoop(BaseException):
+    """Unwinds the event loop that is running; no fault, so that nothing in between contains it."""
 
 
 class EventLoops:

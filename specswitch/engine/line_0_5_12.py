@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -50,6 +50,7 @@ from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.pause import PauseBudget
 from specswitch.engine.penalties import rebuild_penalties
+from specswitch.engine.plain_graphs import eager_forward
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -214,7 +215,9 @@ class Line0512Engine(abc.ABC):
         scheduler = self._scheduler
         self._listener.on_turn()
         if self._plain:
-            self._before_plain_turn()
+            with self._contained("preparing a plain turn"):
+                self._before_plain_turn()
+        if self._plain:
             self._keep_plain_form()
         self._held_batch = None
         batch = original()
@@ -223,10 +226,8 @@ class Line0512Engine(abc.ABC):
         if self._held_batch is not None:
             scheduler.running_batch = self._held_batch
         elif self._has_draft_kv and self._is_prefill(batch):
-            try:
+            with self._contained("filling a cached prefix"):
                 self._note_prefix_gaps(batch)
-            except Exception as error:
-                self._listener.on_fault("filling a cached prefix", error)
         return batch
 
     def _around_update(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
@@ -246,7 +247,8 @@ class Line0512Engine(abc.ABC):
                     return self._return_to_speculative(original, batch)
         batch = original(batch)
         if self._settled is not None:
-            self._rebuild_penalties(batch, self._settled)
+            with self._contained("rebuilding penalties"):
+                self._rebuild_penalties(batch, self._settled)
             self._settled = None
         return batch
 
@@ -273,9 +275,13 @@ class Line0512Engine(abc.ABC):
             self._finish_return(SpeculativeEntry(len(batch.reqs), catch_up.tokens))
             return
         original(batch, result)
-        if not batch.forward_mode.is_decode():
+        if batch.forward_mode.is_decode():
+            with self._contained("counting a decode step"):
+                self._count_step(batch, result)
+        else:
             self._readings.interrupted()
-            return
+
+    def _count_step(self, batch: ScheduleBatch, result: Any) -> None:
         size = len(batch.reqs)
         mode, tokens, accepted = Mode.PLAIN, size, 0
         if not batch.spec_algorithm.is_none():
@@ -294,8 +300,17 @@ class Line0512Engine(abc.ABC):
 
     def _internal_state(self, request: GetInternalStateReq) -> Any:
         reply = self._scheduler.get_internal_state(request)
-        reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self.draft_stats.as_dict()}
+        with self._contained("showing the status"):
+            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self.draft_stats.as_dict()}
         return reply
+
+    @contextmanager
+    def _contained(self, doing: str) -> Iterator[None]:
+        """What goes wrong in here is reported to the Switch and does not reach the scheduler."""
+        try:
+            yield
+        except Exception as error:
+            self._listener.on_fault(doing, error)
 
     # SPECULATIVE -> PLAIN
 
@@ -318,18 +333,20 @@ class Line0512Engine(abc.ABC):
     def _keep_plain_form(self) -> None:
         """Bring what was prefilled speculatively, and joins the running batch this turn, into plain form."""
         scheduler = self._scheduler
-        if not self._plain:
-            return
         for batch in (scheduler.running_batch, scheduler.last_batch):
             if batch is None or batch.is_empty() or batch.spec_algorithm.is_none():
                 continue
             if batch is scheduler.last_batch and not batch.forward_mode.is_extend():
                 continue
             batch.spec_algorithm, batch.spec_info = NONE, None
-            batch.return_hidden_states = _wants_hidden_states(batch.reqs)  # the v1 worker's prefill clears it
             self._joins_plain(batch)
-            for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
-                open_gap(req, length)
+            with self._contained("noting a prefill"):
+                self._note_prefilled(batch)
+
+    def _note_prefilled(self, batch: ScheduleBatch) -> None:
+        batch.return_hidden_states = _wants_hidden_states(batch.reqs)  # the v1 worker's prefill clears it
+        for req, length in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
+            open_gap(req, length)
 
     def _hold(self, batch: ScheduleBatch) -> ScheduleBatch:
         """Launch no decode this turn: get_next_batch_to_run drops an empty batch, and gets the real one back after."""
@@ -350,8 +367,15 @@ class Line0512Engine(abc.ABC):
         with ExitStack() as stack:
             stack.enter_context(swapped(scheduler, spec_algorithm=NONE, model_worker=target))
             stack.enter_context(swapped(target, enable_spec=False))
-            stack.enter_context(self._plain_forward())
+            self._enter_plain_forward(stack)
             yield
+
+    def _enter_plain_forward(self, stack: ExitStack) -> None:
+        try:
+            stack.enter_context(self._plain_forward())
+        except Exception as error:
+            self._listener.on_fault("preparing a plain forward", error)
+            stack.enter_context(eager_forward(self._scheduler))
 
     # PLAIN -> SPECULATIVE
 
@@ -393,18 +417,23 @@ class Line0512Engine(abc.ABC):
         except Exception as error:
             self._give_up_return(error)
             return batch
-        self._rebuild_penalties(batch, settled=None)
-        for req in batch.reqs:
-            if is_worth(req):
-                set_gap(req, None)
-            else:
-                self.draft_stats.tokens_skipped += missing_tokens(req)
-        self.draft_stats.tokens_caught_up += catch_up.tokens
+        with self._contained("rebuilding penalties"):
+            self._rebuild_penalties(batch, settled=None)
+        with self._contained("keeping track of draft KV"):
+            self._note_caught_up(batch.reqs, catch_up.tokens)
         turn_into_catch_up(batch, catch_up)
         batch.spec_algorithm = self._algorithm
         self._catch_up = catch_up
         self._plain, self._return_asked = False, None
         return batch
+
+    def _note_caught_up(self, reqs: Iterable[Any], tokens: int) -> None:
+        self.draft_stats.tokens_caught_up += tokens
+        for req in reqs:
+            if is_worth(req):
+                set_gap(req, None)
+            else:
+                self.draft_stats.tokens_skipped += missing_tokens(req)
 
     def _return_cold(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
         self._filter_finished(batch)
@@ -496,8 +525,10 @@ class Line0512Engine(abc.ABC):
 
     def _note_row(self, req: Any, length: int) -> None:
         """Tell the prefix cache's slots apart: written by the draft, or decoded while PLAIN."""
-        if self._unseen is not None and req.req_pool_idx is not None:
-            self._unseen.note(self._scheduler.req_to_token_pool.req_to_token[req.req_pool_idx, :length], gap_of(req))
+        with self._contained("keeping track of draft KV in the prefix cache"):
+            if self._unseen is not None and req.req_pool_idx is not None:
+                row = self._scheduler.req_to_token_pool.req_to_token[req.req_pool_idx, :length]
+                self._unseen.note(row, gap_of(req))
 
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._settled = False, None, None

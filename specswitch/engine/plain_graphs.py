@@ -148,11 +148,13 @@ def of(scheduler: Any) -> PlainGraphs | None:
 def plain_forward(scheduler: Any) -> Callable[[], AbstractContextManager[None]]:
     """Makes contexts in which the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
     graphs = of(scheduler)
-    if graphs is not None:
-        return graphs.active
+    return (lambda: eager_forward(scheduler)) if graphs is None else graphs.active
+
+
+def eager_forward(scheduler: Any) -> AbstractContextManager[None]:
+    """In here the target decodes plainly, without graphs."""
     runner = scheduler.tp_worker.model_runner
-    slot = _graph_slot(runner)
-    return lambda: swapped(runner, **{slot: None})
+    return swapped(runner, **{_graph_slot(runner): None})
 
 
 def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int]) -> PlainGraphs:

@@ -42,7 +42,7 @@ from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.pause import PauseBudget
 from specswitch.engine.penalties import rebuild_penalties
-from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.plain_graphs import eager_forward, plain_forward
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -369,9 +369,8 @@ class V2Engine:
         if not batch.spec_algorithm.is_none():
             v2_batch.drop_speculation(batch)
 
-    @contextmanager
-    def _plain_path(self) -> Iterator[None]:
-        """In here the scheduler launches a decode batch as a server without speculation does."""
+    def _plain_path(self) -> ExitStack:
+        """Until the stack is closed the scheduler launches decode batches as a server without speculation does."""
         scheduler = self._scheduler
         target = scheduler.tp_worker
         with ExitStack() as stack:
@@ -380,7 +379,7 @@ class V2Engine:
             stack.enter_context(swapped(target, enable_spec=False))
             stack.enter_context(swapped(self, _relays_tokens=True))
             stack.enter_context(self._plain_forward())
-            yield
+            return stack.pop_all()
 
     def _note_prefilled(self, batch: Any) -> None:
         """Keep what plain decode needs of a speculative prefill, each request's token, and note where the draft's

@@ -51,6 +51,8 @@ class Scenario:
     """Modes in each of which one running request is aborted."""
     retract_in: frozenset[Mode] = frozenset()
     """Modes in each of which all running requests are retracted by a pause."""
+    may_fault: bool = False
+    """Whether a fault of specswitch is part of the play."""
     max_turns: int = 2000
 
 
@@ -164,9 +166,9 @@ class _Player:
         if self.switch is None:
             return
         now = self.mode
-        assert not self.switch.faulted, self.switch.status()["fault"]
+        assert self.scenario.may_fault or not self.switch.faulted, self.switch.status()["fault"]
         check_invariants(self.server, self.switch)
-        if self._cover is not None:
+        if self._cover is not None and not self.switch.faulted:
             self._cover.check()
         returned = before is Mode.PLAIN and now is Mode.SPECULATIVE
         if returned or self._just_returned:
