@@ -402,6 +402,8 @@ class Line0512Engine(abc.ABC):
         with swapped(batch, spec_algorithm=self._algorithm, enable_overlap=self.facts.overlap):
             needed = batch.new_tokens_required_next_decode()
         needed += len(batch.reqs) * scheduler.page_size
+        # who waits may be let in before the first verify step, and takes its prompt's slots
+        needed += sum(len(req.origin_input_ids) + len(req.output_ids) for req in scheduler.waiting_queue)
         free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
         return free >= needed
 
