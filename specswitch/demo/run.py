@@ -27,10 +27,10 @@ HIGH_WATERMARK, LOW_WATERMARK, DWELL_STEPS = 5, 1, 32
 PLAN = (
     Phase(6, 1),
     Phase(8, 3),  # between the watermarks: stays SPECULATIVE
-    Phase(12, 8),
+    Phase(12, 12),  # more than the server's eight at once: some wait, so that the batch stays full
     Phase(9, 3),  # between the watermarks: stays PLAIN
     Phase(8, 1),
-    Phase(8, 6),
+    Phase(8, 10),
     Phase(7, 1),
 )
 

@@ -5,6 +5,7 @@ import ast
 import json
 import re
 from dataclasses import fields
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from specswitch.observe.status import Status
 from specswitch.records import TransitionRecord
 from specswitch.signals import LoadSample, Mode
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 def read(name: str) -> str:
@@ -106,7 +108,7 @@ def test_log_explains_the_counts_of_draft_kv() -> None:
 
 
 def test_log_explains_every_event() -> None:
-    source = (Path(__file__).parents[2] / "specswitch" / "observe" / "log.py").read_text(encoding="utf-8")
+    source = (ROOT / "specswitch" / "observe" / "log.py").read_text(encoding="utf-8")
     events = set(re.findall(r'"(specswitch\.\w+)"', source))
     assert len(events) == 7
     assert {line.strip("# `") for line in read("log.md").splitlines() if line.startswith("## `specswitch.")} == events
@@ -114,7 +116,7 @@ def test_log_explains_every_event() -> None:
 
 def refused_in(module: str) -> set[str]:
     """The names of what a ``supported_*`` module refuses: in its rows the first text, and the keys of its dicts."""
-    source = (Path(__file__).parents[2] / "specswitch" / "engine" / f"{module}.py").read_text(encoding="utf-8")
+    source = (ROOT / "specswitch" / "engine" / f"{module}.py").read_text(encoding="utf-8")
     names = set()
     for node in ast.walk(ast.parse(source)):
         elements = node.elts if isinstance(node, ast.Tuple) else node.keys if isinstance(node, ast.Dict) else []
@@ -132,3 +134,43 @@ def test_design_names_whatever_is_refused(module: str) -> None:
     refused = refused_in(module)
     assert len(refused) > 12
     assert not {name for name in refused if name not in told}
+
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "examples" / "README.md"]
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_readme_gives_flags_and_defaults_as_they_are() -> None:
+    table = rows(section((ROOT / "README.md").read_text(encoding="utf-8"), "Use"))
+    defaults = SwitchConfig().as_dict()
+    flags = {name: row for name, row in table.items() if name.startswith("--specswitch-")}
+    assert len(flags) >= 5
+    for name, row in flags.items():
+        default = defaults[name.split()[0].removeprefix("--specswitch-").replace("-", "_")]
+        assert row[1].strip("`") == (str(default) if default else "none")
+
+
+def test_installing_the_plugin_moves_no_version_of_the_server() -> None:
+    needed = {
+        re.split(r"[^\w-]", line, maxsplit=1)[0].lower()
+        for line in requires("specswitch") or ()
+        if "extra ==" not in line
+    }
+    assert "structlog" in needed
+    assert not needed & {"torch", "sglang", "transformers", "triton", "numpy"}
