@@ -378,7 +378,11 @@ class V2Engine:
             stack.enter_context(swapped(scheduler.future_map, spec_algo=self._none))
             stack.enter_context(swapped(target, enable_spec=False))
             stack.enter_context(swapped(self, _relays_tokens=True))
-            stack.enter_context(self._plain_forward())
+            try:
+                stack.enter_context(self._plain_forward())
+            except Exception as error:
+                self._listener.on_fault("preparing a plain forward", error)
+                stack.enter_context(eager_forward(scheduler))
             return stack.pop_all()
 
     def _note_prefilled(self, batch: Any) -> None:
@@ -442,6 +446,8 @@ class V2Engine:
         with swapped(batch, spec_algorithm=self._algorithm):
             needed = batch.new_tokens_required_next_decode()
         needed += len(batch.reqs) * scheduler.page_size
+        # who waits may be let in before the first verify step, and takes its prompt's slots
+        needed += sum(len(req.origin_input_ids) + len(req.output_ids) for req in scheduler.waiting_queue)
         return bool(self._free_slots() >= needed)
 
     def _needs_plain(self, batch: Any) -> bool:

@@ -403,6 +403,17 @@ def test_no_return_while_the_pool_has_no_room_for_the_reserve(listener: MagicMoc
     listener.on_returned.assert_called_once()
 
 
+def test_the_room_for_a_return_counts_who_waits_to_be_let_in(listener: MagicMock) -> None:
+    scheduler = Scheduler(requests((5, 3)))
+    engine = plain(scheduler, listener)
+    scheduler.waiting_queue = requests((300, 0), (200, 1))
+    engine.request_return("catch-up")
+    assert scheduler.turn().spec_algorithm is Algorithm.NONE
+    scheduler.waiting_queue.pop()
+    scheduler.turn()
+    listener.on_returned.assert_called_once()
+
+
 def test_no_return_while_a_request_wants_hidden_states(listener: MagicMock) -> None:
     scheduler = Scheduler(requests((5, 3)))
     engine = plain(scheduler, listener)
@@ -578,7 +589,7 @@ def failing_once(mocker: MockerFixture, engine: Any, name: str) -> None:
     mocker.patch.object(engine, name, step)
 
 
-@pytest.mark.parametrize("name", ["_plain_path", "_bring_into_plain_form"])
+@pytest.mark.parametrize("name", ["_plain_path", "_plain_forward", "_bring_into_plain_form"])
 def test_what_a_plain_step_needs_is_tried_again(name: str, listener: MagicMock, mocker: MockerFixture) -> None:
     scheduler = Scheduler(requests((5, 3)))
     failing_once(mocker, plain(scheduler, listener), name)
