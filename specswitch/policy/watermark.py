@@ -12,8 +12,7 @@ from specswitch.signals import LoadSample, Mode
 class Watermark:
     """PLAIN at or above ``high`` requests in the decode batch, SPECULATIVE at or below ``low``.
 
-    In between a settled mode stays and a drain goes on to PLAIN.  An empty PLAIN stays too: returning for nobody would
-    start a dwell, and hold a burst that comes next in SPECULATIVE.
+    In between a settled mode stays and a drain goes on to PLAIN.
     """
 
     high: int
@@ -23,8 +22,6 @@ class Watermark:
         size = sample.decode_batch_size
         if size >= self.high:
             return Wish(Mode.PLAIN, f"decode batch {size} >= high watermark {self.high}")
-        if size == 0 < self.low and sample.mode is Mode.PLAIN:
-            return None
         if size <= self.low:
             return Wish(Mode.SPECULATIVE, f"decode batch {size} <= low watermark {self.low}")
         if sample.mode is Mode.DRAINING:

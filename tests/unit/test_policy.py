@@ -50,17 +50,11 @@ def wished(policy: Policy, seen: LoadSample) -> Mode | None:
         (PLAIN, 7, None),
         (PLAIN, 5, None),
         (PLAIN, 4, SPECULATIVE),
-        (PLAIN, 1, SPECULATIVE),
-        (PLAIN, 0, None),
+        (PLAIN, 0, SPECULATIVE),
     ],
 )
 def test_watermark(mode: Mode, size: int, expected: Mode | None) -> None:
     assert wished(Watermark(high=8, low=4), sample(mode, size)) is expected
-
-
-def test_a_low_watermark_of_zero_returns_when_nobody_is_left() -> None:
-    assert wished(Watermark(high=8, low=0), sample(PLAIN, 0)) is SPECULATIVE
-    assert wished(Watermark(high=8, low=0), sample(PLAIN, 1)) is None
 
 
 def test_watermark_reasons_carry_the_numbers() -> None:
