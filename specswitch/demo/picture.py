@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ def draw(report: Report, path: Path) -> None:
         axis.margins(x=0)
     _draw_batch_size(axes[0], report)
     _draw_throughput(axes[1], report)
-    _draw_accept_length(axes[2], report)
+    _draw_accept_length(axes[2], report, spans)
     _name_modes(axes[0], spans, report.end)
     axes[2].set_xlabel("seconds")
     axes[2].set_xlim(0, report.end)
@@ -98,16 +97,15 @@ def _draw_throughput(axis: Any, report: Report) -> None:
     axis.set_ylim(bottom=0)
 
 
-def _draw_accept_length(axis: Any, report: Report) -> None:
+def _draw_accept_length(axis: Any, report: Report, spans: list[Span]) -> None:
     """Drawn where the server speculates: plain steps have none."""
-    for before, after in pairwise(report.samples):
-        if before.mode == after.mode == Mode.SPECULATIVE.value and before.accept_length and after.accept_length:
-            axis.plot(
-                [before.seconds, after.seconds],
-                [before.accept_length, after.accept_length],
-                color=_INK["accept"],
-                linewidth=1.5,
-            )
+    for span in spans:
+        if span.mode != Mode.SPECULATIVE.value:
+            continue
+        inside = [sample for sample in report.samples if span.start <= sample.seconds < span.end]
+        seen = [(sample.seconds, sample.accept_length) for sample in inside if sample.accept_length is not None]
+        if seen:
+            axis.plot(*zip(*seen, strict=True), color=_INK["accept"], linewidth=1.5)
     if report.accept_length is not None:
         axis.annotate(
             f"{report.accept_length:.2f} tokens over all verify steps",
