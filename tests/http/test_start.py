@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from specswitch.cpu_engine.environment import child_environment
 from specswitch.cpu_engine.releases import as_flags, installed_release
@@ -47,6 +48,11 @@ def _run(code: Sequence[str], stdin: str = "", **env: str) -> subprocess.Complet
     )
 
 
+def _of_adaptive_speculation() -> str:
+    """SGLang's choice of the number of steps: beside specswitch's choice of the mode since 0.5.13."""
+    return "--speculative-adaptive" if Version(installed_release().version) < Version("0.5.13") else "accepted"
+
+
 def test_refusals_are_one_sentence_each(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("high_watermark: 4\nlow_watermark: 9\n")
@@ -60,7 +66,7 @@ def test_refusals_are_one_sentence_each(tmp_path: Path) -> None:
         ([*_speculative(), on, "--specswitch-mode=sometimes"], "one of auto, observe, plain, speculative"),
         ([*_speculative(), "--specswitch-dwell-steps=5"], "specswitch is not enabled"),
         ([*_speculative(), on, "--specswitch-policy=goodput", "--specswitch-profile=nowhere.json"], "nowhere.json"),
-        ([*_speculative(), on, "--speculative-adaptive"], "--speculative-adaptive"),
+        ([*_speculative(), on, "--speculative-adaptive"], _of_adaptive_speculation()),
     ]
 
     # the flag on the probe's own command line is what a launcher's plugins see

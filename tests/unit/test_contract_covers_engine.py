@@ -66,6 +66,7 @@ FOREIGN |= {
         "environ",
         "exit",
         "partial",
+        "pop_all",
     ),
     *("perf_counter", "import_module", "modules", "nullcontext", "wraps", "monotonic", "__traceback__"),
 }
