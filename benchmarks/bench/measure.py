@@ -51,9 +51,7 @@ class Bench:
         before, offset = server.switch_state(), server.log_size()
         count = concurrency * plan.rounds
         began = time.perf_counter()
-        answers = asyncio.run(
-            self._wave(f"speed {repeat}", plan, content, concurrency, count, plan.output_tokens)
-        )
+        answers = asyncio.run(self._wave(f"speed {repeat}", plan, content, concurrency, count, plan.output_tokens))
         seconds = time.perf_counter() - began
         time.sleep(self._settle_seconds)
         lines = server.decode_lines(offset, concurrency)
@@ -98,9 +96,7 @@ class Bench:
                 answers.append(await client.generate(session, self._server.url, inputs[place], tokens, stream=probe))
 
         async with client.session() as session:
-            await asyncio.gather(
-                *(one_after_another(session, worker < plan.probes) for worker in range(concurrency))
-            )
+            await asyncio.gather(*(one_after_another(session, worker < plan.probes) for worker in range(concurrency)))
         return answers
 
     # The cost of a switch
@@ -137,9 +133,7 @@ class Bench:
         (trigger_input,) = client.prompts(f"{seed} trigger", 1, 16, vocab)
         tokens = missed + 2 * plan.lead_tokens
         async with client.session() as session:
-            streams = [
-                asyncio.create_task(client.generate(session, url, ids, tokens, stream=True)) for ids in inputs
-            ]
+            streams = [asyncio.create_task(client.generate(session, url, ids, tokens, stream=True)) for ids in inputs]
             await asyncio.sleep(self._lead_seconds)
             trigger = await client.generate(session, url, trigger_input, missed, sampling=sampling)
             return list(await asyncio.gather(*streams)), trigger
@@ -212,9 +206,7 @@ class Bench:
                 await client.generate(session, url, ids, 40, sampling=_TO_PLAIN)
 
         async with client.session() as session:
-            await asyncio.gather(
-                triggers(session), *(one_after_another(session) for _ in range(concurrency))
-            )
+            await asyncio.gather(triggers(session), *(one_after_another(session) for _ in range(concurrency)))
         return answers
 
 

@@ -58,6 +58,11 @@ class Turn:
     """Whether the batch went through the speculative worker's own path."""
 
 
+_NO_WATCHDOG = 1e9
+"""Seconds.  SGLang's watchdog outlives the scheduler, and ends the parent process (here: of the tests) when the
+scheduler, closed with a batch or waiting for its next step, has not moved for ``watchdog_timeout``."""
+
+
 class InProcessScheduler:
     """A Scheduler of the installed SGLang release, on the CPU, with SGLang's own checks after every turn.
 
@@ -89,6 +94,7 @@ class InProcessScheduler:
         self.mode = self.release.mode(mode)
         self.checks = checks
         arguments = self.release.server_arguments(mode, Path(models), overlap=overlap, page_size=page_size)
+        arguments["watchdog_timeout"] = _NO_WATCHDOG
         arguments.update({name: value for name, value in server_args.items() if value is not None})
         self._line: Line = line_of(self.release)
         self.server_args: Any = _parse([*as_flags(arguments), *flags])

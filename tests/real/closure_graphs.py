@@ -129,9 +129,7 @@ def _graphs_since_0_5_17() -> Iterator[Counter[str]]:
             runner = DecodeCudaGraphRunner(model_runner)
             if not runner.capture_forward_mode.is_decode():
                 runner.can_run_graph = lambda batch: False
-        return cuda_graph_setup.GraphCapture(
-            runner=runner, memory_phase="decode", memory_usage_gb=0, capture_time=0
-        )
+        return cuda_graph_setup.GraphCapture(runner=runner, memory_phase="decode", memory_usage_gb=0, capture_time=0)
 
     def plan(self: Any, batch: Any, in_capture: bool = False) -> None:
         self.init_forward_metadata(batch)
