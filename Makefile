@@ -40,7 +40,7 @@ test-unit: ready-$(FIRST)
 $(REAL_TESTS): test-real-%: ready-%
 	@echo "== the real SGLang $*"
 	@status=0; \
-	$(VENVS)/$*/bin/python -m pytest -m real -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) || status=1; \
+	$(VENVS)/$*/bin/python -m pytest -m real -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || status=1; \
 	$(VENVS)/$*/bin/python -m pytest -m http $(PYTEST_ARGS) || status=1; \
 	exit $$status
 

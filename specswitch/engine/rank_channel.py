@@ -61,7 +61,7 @@ def tensor_parallel(scheduler: Any) -> tuple[int, int]:
     if hasattr(scheduler, "tp_rank"):  # up to 0.5.12
         return scheduler.tp_rank, scheduler.tp_size
     parallel = getattr(scheduler, "ps", None)
-    if parallel is None:  # 0.5.18 and later
+    if parallel is None:  # 0.5.21 and later
         from sglang.srt.runtime_context import get_parallel
 
         parallel = get_parallel()

@@ -92,7 +92,7 @@ class V2Engine:
             algorithm=scheduler.spec_algorithm.name,
             topk=getattr(worker, "topk", None),
             num_steps=getattr(worker, "speculative_num_steps", None),
-            num_draft_tokens=worker.speculative_num_draft_tokens,
+            num_draft_tokens=scheduler.server_args.speculative_num_draft_tokens,
             page_size=scheduler.page_size,
         )
         self._scheduler = scheduler

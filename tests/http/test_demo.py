@@ -9,9 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from specswitch.cli.demo import demo
+from specswitch.cpu_engine.releases import installed_release
 from specswitch.demo.run import HIGH_WATERMARK, LOW_WATERMARK
 
-pytestmark = pytest.mark.http
+pytestmark = [
+    pytest.mark.http,
+    pytest.mark.skipif("eagle-v2" not in installed_release().modes, reason="once, where `make demo` runs, is enough"),
+]
 
 
 def test_the_demo_switches_both_ways_and_every_answer_is_right(tmp_path: Path) -> None:

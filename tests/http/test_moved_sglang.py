@@ -25,7 +25,7 @@ def _copy(folder: Path, version: str | None = None) -> Path:
     assert spec is not None
     (origin,) = spec.submodule_search_locations or ()
     root = Path(origin).parent
-    shutil.copytree(origin, folder / "sglang", ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
+    shutil.copytree(origin, folder / "sglang", symlinks=True)
     (metadata,) = root.glob("sglang-*.dist-info")
     name = metadata.name if version is None else f"sglang-{version}.dist-info"
     shutil.copytree(metadata, folder / name)

@@ -144,10 +144,10 @@ class Scheduler:
         pool = SimpleNamespace(req_to_token=torch.arange(rows * width, dtype=torch.int32).reshape(rows, width))
         self.enable_overlap, self.page_size, self.device = overlap, page_size, "cpu"
         self.spec_algorithm = Algorithm.EAGLE
-        self.draft_worker = MagicMock(topk=1, speculative_num_steps=3, speculative_num_draft_tokens=4)
+        self.draft_worker = MagicMock(topk=1, speculative_num_steps=3)
         self.tp_worker = SimpleNamespace(enable_spec=True, model_runner=SimpleNamespace(decode_cuda_graph_runner="v"))
         self.model_worker = self.draft_worker
-        self.server_args = SimpleNamespace(tp_size=1)
+        self.server_args = SimpleNamespace(tp_size=1, speculative_num_draft_tokens=4)
         self.model_config = SimpleNamespace(is_encoder_decoder=False, is_multimodal=False, vocab_size=100)
         self.is_hybrid_swa = self.is_hybrid_ssm = False
         self.chunked_prefill_size = 512

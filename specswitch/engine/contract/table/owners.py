@@ -51,7 +51,6 @@ DRAFT_INPUT = Owner("sglang.srt.speculative.eagle_info", "EagleDraftInput")
 NGRAM_INPUT = Owner("sglang.srt.speculative.ngram_info", "NgramVerifyInput")
 EAGLE_V1 = Owner("sglang.srt.speculative.eagle_worker", "EAGLEWorker")
 EAGLE_V2 = Owner("sglang.srt.speculative.eagle_worker_v2", "EAGLEWorkerV2")
-NGRAM_WORKER = Owner("sglang.srt.speculative.ngram_worker", "NGRAMWorker")
 
 SLOT_ALLOCATOR = Owner("sglang.srt.mem_cache.allocator", "BaseTokenToKVPoolAllocator")
 PREFIX_CACHE = Owner("sglang.srt.mem_cache.base_prefix_cache", "BasePrefixCache")
