@@ -522,8 +522,20 @@ class Line0512Engine(abc.ABC):
         return original(req, is_insert=is_insert)
 
     def _around_cache_unfinished(self, original: Callable[..., Any], req: Any, **kwargs: Any) -> Any:
-        self._note_row(req, len(req.fill_ids))
-        return original(req, **kwargs)
+        length = len(req.fill_ids)
+        self._note_row(req, length)
+        result = original(req, **kwargs)
+        self._note_replaced_slots(req, length)
+        return result
+
+    def _note_replaced_slots(self, req: Any, length: int) -> None:
+        """Tokens that the prefix cache held already are now at its slots, which the draft may not have written."""
+        with self._contained("keeping track of draft KV in the prefix cache"):
+            if self._unseen is not None and self._unseen.any:
+                row = self._scheduler.req_to_token_pool.req_to_token[req.req_pool_idx, :length]
+                (gap,) = self._unseen.gaps_in(row.long(), [length])
+                if gap is not None:
+                    open_gap(req, gap)
 
     def _note_row(self, req: Any, length: int) -> None:
         """Tell the prefix cache's slots apart: written by the draft, or decoded while PLAIN."""

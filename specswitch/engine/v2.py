@@ -146,7 +146,9 @@ class V2Engine:
         hooks.around(scheduler.metrics_reporter, "report_decode_stats", self._around_decode_stats)
         hooks.around(scheduler.metrics_reporter, "report_prefill_stats", self._around_prefill_stats)
         if self._has_draft_kv:
-            v2_compat.hook_prefix_inserts(hooks, scheduler.tree_cache, self._note_prefix_insert)
+            v2_compat.hook_prefix_inserts(
+                hooks, scheduler.tree_cache, self._note_prefix_insert, self._note_replaced_slots
+            )
         v2_compat.hook_internal_state(hooks, scheduler, self._around_internal_state)
 
     def release(self) -> None:
@@ -444,11 +446,28 @@ class V2Engine:
     def _has_room_to_return(self, batch: Any) -> bool:
         scheduler = self._scheduler
         with swapped(batch, spec_algorithm=self._algorithm):
+            if not self._fits_its_rows(batch):
+                return False
             needed = batch.new_tokens_required_next_decode()
         needed += len(batch.reqs) * scheduler.page_size
         # who waits may be let in before the first verify step, and takes its prompt's slots
         needed += sum(len(req.origin_input_ids) + len(req.output_ids) for req in scheduler.waiting_queue)
         return bool(self._free_slots() >= needed)
+
+    def _fits_its_rows(self, batch: Any) -> bool:
+        """Whether each request's row of slots can hold what its next decode step in this form allocates.
+
+        SGLang's rows are wide enough for a tree's reserve with pages above 1 alone (``mem_cache/allocation_sizing.py``
+        ``get_req_to_token_extra_context_len``): near the end of the context it would write into the next row.
+        """
+        scheduler = self._scheduler
+        width: int = scheduler.req_to_token_pool.req_to_token.shape[1]
+        return all(
+            kv.ceil_to_page(v2_compat.allocated_len(req), scheduler.page_size)
+            + batch.new_tokens_required_next_decode([index])
+            <= width
+            for index, req in enumerate(batch.reqs)
+        )
 
     def _needs_plain(self, batch: Any) -> bool:
         """Whether a request wants hidden states: an extend would put out those of every token it covers."""
@@ -580,6 +599,15 @@ class V2Engine:
             if self._unseen.any or (gap is not None and gap < length):
                 row = self._scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length]
                 self._unseen.note(row, gap)
+
+    def _note_replaced_slots(self, req: Any, length: int) -> None:
+        """Tokens that the prefix cache held already are now at its slots, which the draft may not have written."""
+        with self._contained("keeping track of draft KV in the prefix cache"):
+            if self._unseen.any and not req.finished():
+                row = self._scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length]
+                (gap,) = self._unseen.gaps_in(row.long(), [length])
+                if gap is not None:
+                    open_gap(req, gap)
 
     # Helpers
 

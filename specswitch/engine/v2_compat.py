@@ -141,27 +141,39 @@ def hook_internal_state(hooks: InstanceHooks, scheduler: Any, wrapper: Callable[
     hooks.replace_item(scheduler._request_dispatcher._mapping, GetInternalStateReq, scheduler.get_internal_state)
 
 
-def hook_prefix_inserts(hooks: InstanceHooks, tree_cache: Any, before: Callable[[Any, int], None]) -> None:
-    """Call ``before(req, length)`` whenever the first ``length`` slots of a request go into the prefix cache.
+def hook_prefix_inserts(
+    hooks: InstanceHooks, tree_cache: Any, before: Callable[[Any, int], None], after: Callable[[Any, int], None]
+) -> None:
+    """Call ``before(req, length)`` whenever the first ``length`` slots of a request go into the prefix cache, and
+    ``after`` when they have, in case the request goes on.
 
     ``BasePrefixCache.checkpoint`` since 0.5.22; before, ``cache_unfinished_req`` and for a finished request
     ``insert_req`` (0.5.21) or ``cache_finished_req``.
     """
     for name, wrapper in (
-        ("checkpoint", _around_insert),
-        ("insert_req", _around_insert),
-        ("cache_finished_req", _around_cache_finished),
-        ("cache_unfinished_req", _around_cache_unfinished),
+        ("checkpoint", functools.partial(_around_insert, before, after)),
+        ("insert_req", functools.partial(_around_insert, before, None)),
+        ("cache_finished_req", functools.partial(_around_cache_finished, before)),
+        ("cache_unfinished_req", functools.partial(_around_cache_unfinished, before, after)),
     ):
         if hasattr(tree_cache, name):
-            hooks.around(tree_cache, name, functools.partial(wrapper, before))
+            hooks.around(tree_cache, name, wrapper)
 
 
 def _around_insert(
-    before: Callable[[Any, int], None], original: Callable[..., Any], req: Any, *, up_to: int, **kwargs: Any
+    before: Callable[[Any, int], None],
+    after: Callable[[Any, int], None] | None,
+    original: Callable[..., Any],
+    req: Any,
+    *,
+    up_to: int,
+    **kwargs: Any,
 ) -> Any:
     before(req, up_to)
-    return original(req, up_to=up_to, **kwargs)
+    result = original(req, up_to=up_to, **kwargs)
+    if after is not None:
+        after(req, up_to)
+    return result
 
 
 def _around_cache_finished(
@@ -173,10 +185,17 @@ def _around_cache_finished(
 
 
 def _around_cache_unfinished(
-    before: Callable[[Any, int], None], original: Callable[..., Any], req: Any, **kwargs: Any
+    before: Callable[[Any, int], None],
+    after: Callable[[Any, int], None],
+    original: Callable[..., Any],
+    req: Any,
+    **kwargs: Any,
 ) -> Any:
-    before(req, extend_end(req))
-    return original(req, **kwargs)
+    length = extend_end(req)
+    before(req, length)
+    result = original(req, **kwargs)
+    after(req, length)
+    return result
 
 
 def relayed_tokens(payload: Any) -> torch.Tensor:

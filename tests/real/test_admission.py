@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import metadata
 
 import pytest
-from switching import open_plain, open_switched
+from switching import Request, Scenario, assert_same_answers, open_plain, open_switched, plain_answers, run
+
+from specswitch.signals import Mode
 
 OLD = metadata.version("sglang").startswith("0.5.12")
 EAGLE = "eagle-v2" if OLD else "eagle-topk1"
@@ -56,3 +58,19 @@ def test_a_limit_that_the_operator_has_set_stays() -> None:
 def test_a_server_that_never_decodes_plainly_keeps_sglangs_limit(mode: str) -> None:
     with open_switched(EAGLE, flags=["--specswitch-mode", mode], **OPEN, **POOL) as server:
         assert server.scheduler.max_running_requests == 48
+
+
+def test_a_row_that_cannot_hold_the_reserve_is_not_returned_to() -> None:
+    """SGLang's rows have no room for a tree's reserve at the end of the context."""
+    limits = {"context_length": 64}
+    requests = [Request(f"long-{index}", [1, *range(20, 45 + index)], 60) for index in range(3)]
+
+    def speculative_at_the_end(turn: int, mode: Mode) -> Mode:
+        return Mode.PLAIN if turn < 28 else Mode.SPECULATIVE
+
+    plain = plain_answers(requests, **limits)
+    with open_switched("eagle-topk4-v1" if OLD else "eagle-topk4", **limits) as server:
+        outcome = run(server, Scenario(requests, speculative_at_the_end))
+    assert_same_answers(outcome, plain)
+    assert outcome.steps["PLAIN DECODE plain"] > 20
+    assert outcome.status["mode"] == "SPECULATIVE"

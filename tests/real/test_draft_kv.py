@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from cases import Case, cases
 from draft_truth import GapChecker
-from switching import open_switched
+from switching import Request, Scenario, open_switched, run
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler
 from specswitch.policy import Wish
@@ -89,6 +89,22 @@ def test_gaps_are_the_truth_through_random_interleavings(server: InProcessSchedu
     assert stats.tokens_caught_up_aside > 0, "no catch-up was split"
     if server.scheduler.page_size == 1:  # larger pages of one answer are seldom shared so soon
         assert stats.prefix_tokens_filled > 0, "no prefix decoded in PLAIN was reused"
+
+
+def test_a_prompt_that_ends_within_an_answer_decoded_plain(server: InProcessScheduler) -> None:
+    """The cache matches all of it but the last tokens, and then puts its own slots of those into the request's row;
+    ``run`` checks that they are not taken for what the prefill wrote elsewhere."""
+    prompt = [200, 7, 9, 11, 13, 17, 19, 23]
+    run(server, Scenario([Request("answered", prompt, 60, mode=Mode.PLAIN)], lambda turn, mode: Mode.PLAIN))
+    conversation = prompt + server.outputs()["answered"].output_ids
+    begun = [
+        Request(f"begun-{length}", conversation[:length], 12, turn=9 * index, mode=Mode.SPECULATIVE)
+        for index, length in enumerate((24, 32, 33, 48, 49))
+    ]
+    outcome = run(server, Scenario(begun, lambda turn, mode: Mode.SPECULATIVE))
+    for request in begun:
+        expected = conversation[len(request.input_ids) :][:12]
+        assert outcome.outputs[request.rid].output_ids == expected
 
 
 def _arrive(

@@ -77,6 +77,8 @@ class Batch:
     input_embeds: Any = None
     needed: int = 0
     """What ``new_tokens_required_next_decode`` says."""
+    needed_each: int = 0
+    """What it says of a single request."""
     sampling_info: Any = field(
         default_factory=lambda: SimpleNamespace(
             penalizer_orchestrator=SimpleNamespace(is_required=False),
@@ -97,8 +99,8 @@ class Batch:
     def filter_batch(self) -> None:
         self.reqs = [req for req in self.reqs if not req.finished()]
 
-    def new_tokens_required_next_decode(self) -> int:
-        return self.needed
+    def new_tokens_required_next_decode(self, selected_indices: list[int] | None = None) -> int:
+        return self.needed if selected_indices is None else self.needed_each
 
 
 @dataclass

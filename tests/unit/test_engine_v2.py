@@ -403,6 +403,20 @@ def test_no_return_while_the_pool_has_no_room_for_the_reserve(listener: MagicMoc
     listener.on_returned.assert_called_once()
 
 
+def test_no_return_while_a_row_has_no_room_for_the_reserve(listener: MagicMock) -> None:
+    scheduler = Scheduler(requests((5, 3)))
+    engine = plain(scheduler, listener)
+    batch = scheduler.running_batch
+    room = scheduler.req_to_token_pool.req_to_token.shape[1] - batch.reqs[0].kv.kv_allocated_len
+    batch.needed_each = room + 1
+    engine.request_return("catch-up")
+    scheduler.turn()
+    listener.on_returned.assert_not_called()
+    batch.needed_each = room
+    scheduler.turn()
+    listener.on_returned.assert_called_once()
+
+
 def test_the_room_for_a_return_counts_who_waits_to_be_let_in(listener: MagicMock) -> None:
     scheduler = Scheduler(requests((5, 3)))
     engine = plain(scheduler, listener)

@@ -127,12 +127,15 @@ class CacheSince0522:
         return "kept"
 
 
-def test_what_goes_into_the_prefix_cache_is_told_before(compat: Any) -> None:
+def test_what_goes_into_the_prefix_cache_is_told_before_and_after(compat: Any) -> None:
     told: list[tuple[Any, int]] = []
+    kept: list[tuple[Any, int]] = []
     hooks, req = InstanceHooks(), req_0_5_17()
     old, middle, new = CacheUpTo0520(), CacheOf0521(), CacheSince0522()
     for cache in (old, middle, new):
-        compat.hook_prefix_inserts(hooks, cache, lambda req, length: told.append((req, length)))
+        compat.hook_prefix_inserts(
+            hooks, cache, lambda req, length: told.append((req, length)), lambda req, length: kept.append((req, length))
+        )
     assert old.cache_finished_req(req, is_insert=False, kv_len_to_handle=4) == "finished"
     assert told == []
     assert old.cache_finished_req(req, kv_len_to_handle=4) == "finished"
@@ -141,6 +144,7 @@ def test_what_goes_into_the_prefix_cache_is_told_before(compat: Any) -> None:
     assert middle.insert_req(req, up_to=6) == "inserted"
     assert new.checkpoint(req, up_to=8) == "kept"
     assert [length for _, length in told] == [4, 7, 5, 6, 8]
+    assert [length for _, length in kept] == [5, 8]
 
 
 def test_resolved_arguments_are_those_that_sglang_decided_on(compat: Any, mocker: MockerFixture) -> None:

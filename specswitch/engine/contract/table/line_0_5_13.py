@@ -155,7 +155,7 @@ _V2 = Need(
         FORWARD_MODE.method("is_decode", _CALL, whys.TELL_APART),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
         BATCH.method("is_empty", _CALL, whys.DROP_FINISHED),
-        BATCH.method("new_tokens_required_next_decode", _CALL, whys.COUNT_FREE),
+        BATCH.method("new_tokens_required_next_decode", _CALL, whys.COUNT_FREE, args=("selected_indices",)),
         *BATCH.attributes(_READ, whys.ENTER_PLAIN, "reqs", "forward_mode"),
         *BATCH.attributes(_READ, whys.PREFIX, "prefix_lens", "extend_num_tokens"),
         *BATCH.attributes(_READ, "count the tokens that steps attend to", "seq_lens_cpu", "seq_lens_sum"),
