@@ -21,6 +21,7 @@ STATE_REPLY = Owner("sglang.srt.managers.io_struct", "GetInternalStateReqOutput"
 METRICS_REPORTER = Owner("sglang.srt.managers.scheduler_components.metrics_reporter", "SchedulerMetricsReporter")
 TOKENIZER_MANAGER = Owner("sglang.srt.managers.tokenizer_manager", "TokenizerManager")
 DISPATCHER = Owner("sglang.utils", "TypeBasedDispatcher")
+LOGITS_OUTPUT = Owner("sglang.srt.layers.logits_processor", "LogitsProcessorOutput")
 
 FUTURE_MAP = Owner("sglang.srt.managers.overlap_utils", "FutureMap")
 FUTURE_INDICES = Owner("sglang.srt.managers.overlap_utils", "FutureIndices")
