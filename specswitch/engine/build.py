@@ -21,16 +21,14 @@ def refusal(report: ContractReport, server_args: Any, config: SwitchConfig) -> s
     module = _module(report, not server_args.disable_overlap_schedule)
     sentence: str | None = module.unsupported(server_args)
     if sentence is None and config.draft_kv_budget:
-        sentence = _budget_refusal(module, v2_compat.resolved(server_args))
+        sentence = _budget_refusal(v2_compat.resolved(server_args))
     return sentence
 
 
-def _budget_refusal(module: ModuleType, server_args: Any) -> str | None:
+def _budget_refusal(server_args: Any) -> str | None:
     """One sentence on why no hidden states can be kept for the draft, or None."""
     algorithm = server_args.speculative_algorithm
-    if not getattr(module, "KEEPS_HIDDEN_STATES", False):
-        why = "with this SGLang release and worker the target always runs again"
-    elif algorithm == "NGRAM":
+    if algorithm == "NGRAM":
         why = "NGRAM has no draft model"
     elif algorithm == "STANDALONE":
         why = "the draft of STANDALONE takes no hidden states and catches up alone without them"

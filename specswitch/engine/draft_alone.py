@@ -145,7 +145,7 @@ class DraftAlone:
         batch = args[0] if args else None
         if self.kept is None or self._same_tokens:
             return original(*args, **kwargs)
-        keeps = batch is not None and _is_plain_decode(batch) and not batch.return_hidden_states
+        keeps = batch is not None and _is_plain_decode(batch) and not _wants_hidden_states(batch)
         with self._capturing(batch, kwargs) if keeps else nullcontext():
             result = original(*args, **kwargs)
         if self._gave_up:
@@ -192,3 +192,13 @@ def within(ranges: Sequence[Range], room: int) -> list[Range]:
 
 def _is_plain_decode(batch: Any) -> bool:
     return bool(batch.forward_mode.is_decode() and batch.spec_algorithm.is_none())
+
+
+def _wants_hidden_states(batch: Any) -> bool:
+    """Whether a client asked for hidden states.
+
+    SGLang 0.5.12 hands the target a ``ModelWorkerBatch``, which knows this by its ``capture_hidden_mode`` alone.
+    """
+    if hasattr(batch, "return_hidden_states"):
+        return bool(batch.return_hidden_states)
+    return bool(batch.capture_hidden_mode.need_capture())

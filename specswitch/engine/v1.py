@@ -9,8 +9,8 @@ verification itself: ``update_running_batch`` passes ``v1_spec_info_filtered=Tru
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -107,11 +107,15 @@ class V1Engine(Line0512Engine):
     def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
         return tokens_counted_with_overlap(req, settled) if self._is_overlapped() else list(req.output_ids)
 
-    def _forward_aside(self, batch: ScheduleBatch) -> None:
+    @contextmanager
+    def _after_launches(self) -> Iterator[None]:
         scheduler = self._scheduler
         if self._is_overlapped():
             scheduler.schedule_stream.wait_stream(scheduler.forward_stream)
-        scheduler.draft_worker.forward_batch_generation(batch)
+        yield
+
+    def _forward_aside(self, batch: ScheduleBatch) -> None:
+        self._scheduler.draft_worker.forward_batch_generation(batch)
 
     def _cold_draft_input(self, batch: ScheduleBatch) -> EagleDraftInput:
         worker = self._scheduler.draft_worker

@@ -49,9 +49,7 @@ from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
 from specswitch.signals import LoadSample, LocalReadings, Mode
 
-KEEPS_HIDDEN_STATES = True
-
-__all__ = ["KEEPS_HIDDEN_STATES", "V2Engine", "create", "unsupported"]
+__all__ = ["V2Engine", "create", "unsupported"]
 
 _LARGEST_EXTEND = 16384
 """Tokens of one forward over missing draft KV at most, where SGLang does not chunk its prefills."""

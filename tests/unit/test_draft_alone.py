@@ -205,7 +205,7 @@ def test_a_fault_is_told_once_and_then_nothing_is_kept(target: Target, mocker: M
     [("NGRAM", "no draft model"), ("STANDALONE", "no hidden states"), ("EAGLE3", "--enable-return-hidden-states")],
 )
 def test_a_budget_that_would_keep_nothing_is_refused(mocker: MockerFixture, algorithm: str, named: str) -> None:
-    module = SimpleNamespace(unsupported=lambda arguments: None, KEEPS_HIDDEN_STATES=True)
+    module = SimpleNamespace(unsupported=lambda arguments: None)
     mocker.patch.object(build, "_module", return_value=module)
     arguments = SimpleNamespace(
         speculative_algorithm=algorithm, enable_return_hidden_states=True, disable_overlap_schedule=False

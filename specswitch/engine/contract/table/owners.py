@@ -7,6 +7,7 @@ from specswitch.engine.contract.pieces import Owner
 SCHEDULER = Owner("sglang.srt.managers.scheduler", "Scheduler")
 NEXT_BATCH_PLAN = Owner("sglang.srt.managers.scheduler", "NextBatchPlan", since="0.5.16")
 BATCH = Owner("sglang.srt.managers.schedule_batch", "ScheduleBatch")
+WORKER_BATCH = Owner("sglang.srt.managers.schedule_batch", "ModelWorkerBatch", until="0.5.12.post1")
 REQ = Owner("sglang.srt.managers.schedule_batch", "Req")
 REQ_KV = Owner("sglang.srt.managers.schedule_batch", "ReqKvInfo")
 RESULT = Owner("sglang.srt.managers.utils", "GenerationBatchResult")
