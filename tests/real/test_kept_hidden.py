@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from cases import Case, cases
-from draft_truth import really_seen
-from switching import Request, Scenario, assert_same_answers, open_switched, plain_answers, run, workload
+from draft_truth import check_kept, really_seen
+from switching import (
+    Request,
+    Scenario,
+    assert_same_answers,
+    at_random,
+    open_switched,
+    plain_answers,
+    run,
+    workload,
+)
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler, Output
 from specswitch.engine import v2_compat
 from specswitch.engine.hooks import InstanceHooks
+from specswitch.engine.kept_hidden import KeptHidden
 from specswitch.signals import Mode
 
 pytestmark = pytest.mark.real
@@ -116,3 +127,34 @@ def test_the_draft_kv_is_what_a_prefill_writes(server: InProcessScheduler) -> No
 
     run(server, Scenario(requests("written"), wish))
     assert checked >= REQUESTS - 1
+
+
+def test_what_is_kept_is_never_another_token_s(server: InProcessScheduler) -> None:
+    """Through cold returns, whose gaps stay open while slots are written by verification and prefills, through aborts
+    and retractions, and in a ring that is soon overwritten."""
+    engine, dice, found = server.scheduler.specswitch.engine, random.Random(3), 0
+    if engine._alone.kept is None:
+        pytest.skip("STANDALONE keeps nothing")
+    wanted = at_random(5, 0.15)
+
+    def wish(turn: int, mode: Mode) -> Mode:
+        nonlocal found
+        server.scheduler.specswitch.draft_kv = "cold" if dice.random() < 0.5 else "catch-up"
+        if turn % 3 == 0:
+            for req in (req for req in server.scheduler.running_batch.reqs if not req.finished() and req.output_ids):
+                known = min(v2_compat.committed_len(req), len(req.origin_input_ids) + len(req.output_ids) - 1)
+                found += check_kept(server, req, known)
+        return wanted(turn, mode)
+
+    made = workload(9, 14, VOCAB_SIZE, max_new_tokens=60, prefix="kept")
+    anywhere = frozenset({Mode.PLAIN, Mode.SPECULATIVE})
+    scenario = Scenario(made, wish, abort_in=anywhere, retract_in=anywhere)
+    with pytest.MonkeyPatch.context() as patch:
+        budget = 32 * 2**10 * (3 if engine.facts.algorithm == "EAGLE3" else 1)  # 64 rows
+        patch.setattr(engine._alone, "kept", KeptHidden(budget, engine._alone.kept._nowhere, "cpu"))
+        outcome = run(server, scenario)
+        assert engine._alone.kept.overwritten > 0
+    server.scheduler.specswitch.draft_kv = "catch-up"
+    assert found > 100
+    assert outcome.switches > 4
+    assert outcome.paused_in
