@@ -31,6 +31,8 @@ from specswitch.engine.pause import PauseBudget
 
 _FEW = 4
 """Tokens of a request that are left to the target's own forward: it covers the pending one anyway."""
+_MARGIN = 8
+"""Kept tokens that the target covers all the same: newer ones overwrite some of them before the next turn."""
 _MIB = 2**20
 _FLOOR_MS = 5.0
 _MS_PER_TOKEN = 0.005
@@ -97,13 +99,13 @@ class DraftAlone:
         return [(req, start, start + count) for (req, start, _), count in zip(ranges, counts, strict=True)]
 
     def short_of_kept(self, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges for which the target has to run again, each up to and including the first token that the draft
-        can write alone; reads back from the device."""
+        """The ranges for which the target has to run again, each to a little past the first token that is kept; reads
+        back from the device."""
         if self.kept is None or self._gave_up or not ranges:
             return list(ranges)
         counts = self.kept.lacking(*self._slots_of(ranges))
         return [
-            (req, start, min(end, start + count + 1) if count else end)
+            (req, start, min(end, start + count + _MARGIN) if count else end)
             for (req, start, end), count in zip(ranges, counts, strict=True)
         ]
 

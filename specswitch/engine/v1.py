@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -70,6 +70,11 @@ class V1Engine(Line0512Engine):
         elif scheduler.last_batch is None or not scheduler.last_batch.forward_mode.is_extend():
             self._settled = frozenset(req.rid for req in scheduler.running_batch.reqs)
             loops.enter_overlap()
+
+    def _turn_towards_return(self, batch: ScheduleBatch) -> Literal["plain", "hold", "return"]:
+        turn = super()._turn_towards_return(batch)
+        # the overlap loop is left as a turn begins; what the draft wrote in this turn may have made it ready only now
+        return "hold" if turn == "return" and self._is_overlapped() else turn
 
     def _is_ready_for_normal_loop(self) -> bool:
         """Whether the return can be completed in this turn."""

@@ -170,12 +170,13 @@ def test_what_does_not_fit_a_pause_is_left_for_later(target: Target) -> None:
     assert is_more
 
 
-def test_the_target_runs_up_to_the_first_token_that_is_kept(target: Target) -> None:
-    made, req = alone(target), Request("r", list(range(10)), list(range(50, 60)), 0, 20)
-    target.forward_batch_generation(batch(*range(14, 19)))
+def test_the_target_runs_to_a_little_past_the_first_token_that_is_kept(target: Target) -> None:
+    made, req = alone(target), Request("r", list(range(10)), list(range(50, 80)), 0, 40)
+    target.forward_batch_generation(batch(*range(14, 39)))
     open_gap(req, 10)
     assert made.what_is_missing([req], room=100) == ([], False)
-    assert made.short_of_kept([(req, 10, 19), (req, 15, 19)]) == [(req, 10, 15), (req, 15, 19)]
+    ranges = [(req, 10, 39), (req, 10, 16), (req, 15, 39)]
+    assert made.short_of_kept(ranges) == [(req, 10, 22), (req, 10, 16), (req, 15, 39)]
 
 
 def test_standalone_keeps_nothing_and_needs_nothing(target: Target) -> None:
