@@ -103,6 +103,15 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             "in milliseconds. A longer catch-up is split, with decode steps in between.",
         ),
     ] = 50
+    draft_kv_budget: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Device memory, in MiB on each GPU, for hidden states that the target puts out while the "
+            "server decodes plainly. For tokens whose hidden states are kept, the draft alone writes its KV cache: the "
+            "target does not run again. 0 keeps none.",
+        ),
+    ] = 0
     plain_overlap: Annotated[
         Literal["on", "off"],
         Meta(
@@ -236,7 +245,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             setting.flag,
             metavar=setting.metavar,
             default=None,
-            help=f"{setting.help} Default: {default or 'none'}.",
+            help=f"{setting.help} Default: {'none' if default in ('', []) else default}.",
         )
 
 

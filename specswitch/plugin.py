@@ -135,7 +135,7 @@ def _check(config: SwitchConfig, server_args: Any) -> None:
         if config.on_mismatch == "refuse":
             raise ContractError(report.message())
         return
-    sentence = build.refusal(report, server_args)
+    sentence = build.refusal(report, server_args, config)
     if sentence is not None:
         raise UnsupportedError(sentence)
     policy_for(config)  # an unusable profile is told before the model loads

@@ -10,15 +10,33 @@ from types import ModuleType
 from typing import Any
 
 from specswitch.config import SwitchConfig
+from specswitch.engine import v2_compat
 from specswitch.engine.base import Engine
 from specswitch.engine.contract import ContractReport, EnginePath
 from specswitch.errors import UnsupportedError
 
 
-def refusal(report: ContractReport, server_args: Any) -> str | None:
+def refusal(report: ContractReport, server_args: Any, config: SwitchConfig) -> str | None:
     """One sentence on why specswitch cannot switch under these resolved server arguments, or None."""
-    sentence: str | None = _module(report, not server_args.disable_overlap_schedule).unsupported(server_args)
+    module = _module(report, not server_args.disable_overlap_schedule)
+    sentence: str | None = module.unsupported(server_args)
+    if sentence is None and config.draft_kv_budget:
+        sentence = _budget_refusal(v2_compat.resolved(server_args))
     return sentence
+
+
+def _budget_refusal(server_args: Any) -> str | None:
+    """One sentence on why no hidden states can be kept for the draft, or None."""
+    algorithm = server_args.speculative_algorithm
+    if algorithm == "NGRAM":
+        why = "NGRAM has no draft model"
+    elif algorithm == "STANDALONE":
+        why = "the draft of STANDALONE takes no hidden states and catches up alone without them"
+    elif algorithm == "EAGLE3" and server_args.enable_return_hidden_states:
+        why = "with --enable-return-hidden-states the clients would get those that EAGLE3's draft takes"
+    else:
+        return None
+    return f"--specswitch-draft-kv-budget is set, but {why}: leave it out."
 
 
 def create(report: ContractReport, scheduler: Any, config: SwitchConfig) -> Engine:

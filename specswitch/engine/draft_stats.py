@@ -11,11 +11,13 @@ class DraftStats:
     tokens_caught_up: int = 0
     """Tokens that the last forward of a return covered."""
     tokens_caught_up_aside: int = 0
-    """Tokens covered by forwards between plain steps."""
+    """Tokens covered by forwards of target and draft between plain steps."""
+    tokens_written_alone: int = 0
+    """Tokens whose draft KV the draft wrote without the target running again, reused prefixes included."""
     tokens_skipped: int = 0
     """Tokens left without draft KV: cold returns, and requests that were not worth it."""
     prefix_tokens_filled: int = 0
-    """Tokens of reused prefixes that a prefill covered again."""
+    """Tokens of reused prefixes whose draft KV was written by the prefill that reused them, or just before it."""
     prefix_tokens_skipped: int = 0
     """Tokens of reused prefixes left without draft KV."""
     asides: int = 0
@@ -23,9 +25,17 @@ class DraftStats:
     """Milliseconds of the scheduler thread; on a GPU under overlap that is the launch alone."""
 
     def pause(self, tokens: int, milliseconds: float) -> None:
-        """A forward beside the running batch covered ``tokens``."""
-        self.asides += 1
+        """A forward of target and draft beside the running batch covered ``tokens``."""
         self.tokens_caught_up_aside += tokens
+        self._count_aside(milliseconds)
+
+    def pause_alone(self, tokens: int, milliseconds: float) -> None:
+        """A forward of the draft alone covered ``tokens``."""
+        self.tokens_written_alone += tokens
+        self._count_aside(milliseconds)
+
+    def _count_aside(self, milliseconds: float) -> None:
+        self.asides += 1
         self.longest_aside_ms = max(self.longest_aside_ms, milliseconds)
 
     def as_dict(self) -> dict[str, Any]:

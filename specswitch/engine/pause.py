@@ -6,30 +6,31 @@ from __future__ import annotations
 class PauseBudget:
     """Tokens per forward for a pause of ``max_pause_ms``, from what earlier forwards took.
 
-    It starts from what an 8B target measured on an H200 (docs/benchmarks): a floor of 20 ms and 22 microseconds a
-    token.  Under tensor parallelism ranks would measure different times and must not be fed: the budget then stays
-    what it was at the start.
+    It starts, unless told otherwise, from what an 8B target measured on an H200 (docs/benchmarks): a floor of 20 ms and
+    22 microseconds a token.  Under tensor parallelism ranks would measure different times and must not be fed: the
+    budget then stays what it was at the start.
     """
 
-    _FLOOR_MS = 20.0
-    _MS_PER_TOKEN = 0.022
     _LEAST_TOKENS = 32
 
-    def __init__(self, max_pause_ms: float, most_tokens: int) -> None:
+    def __init__(
+        self, max_pause_ms: float, most_tokens: int, floor_ms: float = 20.0, ms_per_token: float = 0.022
+    ) -> None:
         """``most_tokens``: what one forward may hold at all, SGLang's ``chunked_prefill_size``."""
         self._max_pause_ms = max_pause_ms
         self._most_tokens = most_tokens
-        self._ms_per_token = self._MS_PER_TOKEN
+        self._floor_ms = floor_ms
+        self._ms_per_token = ms_per_token
 
     @property
     def tokens(self) -> int:
         """Tokens that the next forward may cover."""
-        room = max(0.0, self._max_pause_ms - self._FLOOR_MS) / self._ms_per_token
+        room = max(0.0, self._max_pause_ms - self._floor_ms) / self._ms_per_token
         return min(self._most_tokens, max(self._LEAST_TOKENS, int(room)))
 
     def took(self, tokens: int, milliseconds: float) -> None:
         """A forward over ``tokens`` took so long; a slower one counts at once, a faster one by and by."""
-        measured = max(0.001, milliseconds - self._FLOOR_MS) / max(1, tokens)
+        measured = max(0.001, milliseconds - self._floor_ms) / max(1, tokens)
         if measured > self._ms_per_token:
             self._ms_per_token = measured
         else:

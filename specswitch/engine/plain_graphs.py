@@ -3,8 +3,9 @@
 The model runner's one decode graph runner holds graphs of ``TARGET_VERIFY`` with ``speculative_num_draft_tokens``
 tokens per request, and its check whether a batch fits looks at neither: a plain batch would replay a verify graph.
 So a second graph runner is captured at start the way a server without speculation captures its own: forward mode
-DECODE, one token per request, no auxiliary hidden states, an attention backend that knows nothing of speculation.
-Graph memory pool and input buffers are those of the first, which SGLang keeps in module globals.
+DECODE, one token per request, an attention backend that knows nothing of speculation, and no hidden states unless the
+draft is to get them later (``draft_alone``): then all of them, for EAGLE3 the auxiliary ones.  Graph memory pool and
+input buffers are those of the first, which SGLang keeps in module globals.
 
 Relies on (0.5.11-0.5.12) ``model_executor/cuda_graph_runner.py`` ``CudaGraphRunner(model_runner, attn_backend=)``
 and ``can_run``; (0.5.13 and later) ``model_executor/runner/decode_cuda_graph_runner.py`` ``DecodeCudaGraphRunner``
@@ -105,27 +106,28 @@ def beside(scheduler: Any, server_args: Any, config: SwitchConfig) -> Iterator[N
     The plain ones are captured as soon as SGLang has its own, because 0.5.17 and later may then give what memory is
     left to the KV pool (``Scheduler.init_model_worker``).
     """
-    sizes = graph_sizes.of_server(server_args)
+    sizes, keeps_hidden_states = graph_sizes.of_server(server_args), config.draft_kv_budget > 0
     own_graphs = getattr(scheduler, "init_all_cuda_graphs", None)
     if own_graphs is not None:
 
         def both() -> None:
             del scheduler.init_all_cuda_graphs
             own_graphs()
-            capture(scheduler, sizes)
+            capture(scheduler, sizes, keeps_hidden_states)
 
         scheduler.init_all_cuda_graphs = both
     with graph_sizes.for_verify(server_args, config):
         yield
     if own_graphs is None:
-        capture(scheduler, sizes)
+        capture(scheduler, sizes, keeps_hidden_states)
 
 
-def capture(scheduler: Any, sizes: Sequence[int]) -> PlainGraphs | None:
+def capture(scheduler: Any, sizes: Sequence[int], keeps_hidden_states: bool = False) -> PlainGraphs | None:
     """Capture plain decode graphs for the target of a speculative scheduler, and keep them on it.
 
     Args:
         sizes: the batch sizes for which a server without speculation captures decode graphs.
+        keeps_hidden_states: whether the graphs put out what the draft takes.
 
     Returns:
         None where the server itself decodes without CUDA graphs: on a CPU, or because it was told so.
@@ -134,7 +136,8 @@ def capture(scheduler: Any, sizes: Sequence[int]) -> PlainGraphs | None:
     verify_graphs = getattr(model_runner, _graph_slot(model_runner))
     graphs = None
     if _is_graph_runner(model_runner, verify_graphs):
-        graphs = _capture(model_runner, verify_graphs, graph_sizes.for_plain(sizes, scheduler))
+        sizes = graph_sizes.for_plain(sizes, scheduler)
+        graphs = _capture(model_runner, verify_graphs, sizes, keeps_hidden_states)
     setattr(scheduler, _ON_SCHEDULER, graphs)
     return graphs
 
@@ -157,9 +160,10 @@ def eager_forward(scheduler: Any) -> AbstractContextManager[None]:
     return swapped(runner, **{_graph_slot(runner): None})
 
 
-def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int]) -> PlainGraphs:
+def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int], keeps_hidden_states: bool) -> PlainGraphs:
     started, reserved = time.perf_counter(), _reserved_memory(model_runner)
-    with _as_without_speculation(model_runner, sizes):
+    hidden_states = _with_hidden_states(model_runner) if keeps_hidden_states else _without_auxiliary(model_runner)
+    with _as_without_speculation(model_runner, sizes), hidden_states:
         backend = model_runner._get_attention_backend(init_new_workspace=True)
         plain_graphs = type(verify_graphs)(model_runner, attn_backend=backend)
     facts = PlainGraphFacts(
@@ -188,12 +192,7 @@ def _as_without_speculation(model_runner: Any, batch_sizes: list[int]) -> Iterat
             )
         )
         stack.enter_context(graph_sizes.decode_sizes(model_runner.server_args, batch_sizes))
-        stack.enter_context(_arguments(model_runner.server_args, no_speculation))
-        for module in model_runner.model.modules():
-            if getattr(module, "capture_aux_hidden_states", False):
-                stack.enter_context(swapped(module, capture_aux_hidden_states=False))
-            if isinstance(getattr(module, "layers_to_capture", None), list):
-                stack.enter_context(swapped(module, layers_to_capture=[]))
+        stack.enter_context(_arguments(model_runner.server_args, no_speculation, graph_sizes.published("get_spec")))
         if getattr(model_runner, "graph_shared_output", None) is not None:
             # sized for the verify graphs, which may be fewer rows than the plain ones need
             shared = type(model_runner.graph_shared_output).create_for_model_runner(model_runner)
@@ -202,16 +201,36 @@ def _as_without_speculation(model_runner: Any, batch_sizes: list[int]) -> Iterat
 
 
 @contextmanager
-def _arguments(server_args: Any, values: dict[str, Any]) -> Iterator[None]:
-    """Server arguments as given, wherever this release reads them from: ``ServerArgs`` or its published copy."""
+def _without_auxiliary(model_runner: Any) -> Iterator[None]:
+    """In here the target puts out no hidden states beside the last layer's."""
     with ExitStack() as stack:
-        published = graph_sizes.published("get_spec")
+        for module in model_runner.model.modules():
+            if getattr(module, "capture_aux_hidden_states", False):
+                stack.enter_context(swapped(module, capture_aux_hidden_states=False))
+            if isinstance(getattr(module, "layers_to_capture", None), list):
+                stack.enter_context(swapped(module, layers_to_capture=[]))
+        yield
+
+
+def _with_hidden_states(model_runner: Any) -> AbstractContextManager[None]:
+    """In here graphs are captured with the hidden states of every token, as for a server whose clients may ask."""
+    values = {"enable_return_hidden_states": True, "return_hidden_states_mode": "full"}
+    execution = graph_sizes.published("get_exec")
+    return _arguments(model_runner.server_args, values, getattr(execution, "features", None))
+
+
+@contextmanager
+def _arguments(server_args: Any, values: dict[str, Any], published: Any) -> Iterator[None]:
+    """Server arguments as given, wherever this release reads them from: ``ServerArgs`` or its published copy, which
+    is the namespace ``published``."""
+    with ExitStack() as stack:
         if published is not None:
-            stack.enter_context(published.override(**values))
+            known = {name: value for name, value in values.items() if name in published}
+            stack.enter_context(published.override(**known))
         if isinstance(getattr(server_args, "__dict__", None), dict):
             fields = vars(server_args)  # read-only by assignment from 0.5.17 on
             before = {name: fields[name] for name in values if name in fields}
-            fields.update(dict.fromkeys(before))
+            fields.update({name: values[name] for name in before})
             stack.callback(fields.update, before)
         yield
 

@@ -9,9 +9,9 @@ verification itself: ``update_running_batch`` passes ``v1_spec_info_filtered=Tru
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
@@ -71,6 +71,11 @@ class V1Engine(Line0512Engine):
             self._settled = frozenset(req.rid for req in scheduler.running_batch.reqs)
             loops.enter_overlap()
 
+    def _turn_towards_return(self, batch: ScheduleBatch) -> Literal["plain", "hold", "return"]:
+        turn = super()._turn_towards_return(batch)
+        # the overlap loop is left as a turn begins; what the draft wrote in this turn may have made it ready only now
+        return "hold" if turn == "return" and self._is_overlapped() else turn
+
     def _is_ready_for_normal_loop(self) -> bool:
         """Whether the return can be completed in this turn."""
         batch = self._scheduler.running_batch
@@ -107,11 +112,15 @@ class V1Engine(Line0512Engine):
     def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
         return tokens_counted_with_overlap(req, settled) if self._is_overlapped() else list(req.output_ids)
 
-    def _forward_aside(self, batch: ScheduleBatch) -> None:
+    @contextmanager
+    def _after_launches(self) -> Iterator[None]:
         scheduler = self._scheduler
         if self._is_overlapped():
             scheduler.schedule_stream.wait_stream(scheduler.forward_stream)
-        scheduler.draft_worker.forward_batch_generation(batch)
+        yield
+
+    def _forward_aside(self, batch: ScheduleBatch) -> None:
+        self._scheduler.draft_worker.forward_batch_generation(batch)
 
     def _cold_draft_input(self, batch: ScheduleBatch) -> EagleDraftInput:
         worker = self._scheduler.draft_worker

@@ -9,7 +9,8 @@ This engine teaches that map to relay plain token ids as well.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from specswitch.engine.plain_graphs import plain_forward
 from specswitch.engine.supported_0_5_12 import unsupported
 from specswitch.engine.v1 import cold_draft_input
 
+_MOST_ASIDES = 3
+"""Forwards beside the event loop in one turn: for a reused prefix, and towards a return without and with the target."""
+
 __all__ = ["V2Engine0512", "create", "unsupported"]
 
 
@@ -36,7 +40,7 @@ class V2Engine0512(Line0512Engine):
         super().attach(listener)
         future_map = self._scheduler.future_map
         self._relayed_tokens = torch.zeros((future_map.future_buffer_len,), dtype=torch.int64, device=future_map.device)
-        self._aside_batches: deque[Any] = deque(maxlen=2)
+        self._aside_batches: deque[Any] = deque(maxlen=_MOST_ASIDES * 2)
         """Keeps tensors alive that the forward stream still reads, as ``Scheduler.record_batch_in_overlap`` does."""
         self._hooks.around(future_map, "resolve_future", self._around_resolve_future)
         self._hooks.around(future_map, "store_to_map", self._around_store_to_map)
@@ -65,13 +69,17 @@ class V2Engine0512(Line0512Engine):
     def _counted_tokens(self, req: Any, settled: bool) -> list[int]:
         return tokens_counted_with_overlap(req, settled)
 
-    def _forward_aside(self, batch: ScheduleBatch) -> None:
+    @contextmanager
+    def _after_launches(self) -> Iterator[None]:
         scheduler = self._scheduler
-        worker_batch = batch.get_model_worker_batch()
-        self._aside_batches.append(worker_batch)
         with scheduler.forward_stream_ctx:
             scheduler.forward_stream.wait_stream(scheduler.schedule_stream)
-            scheduler.draft_worker.forward_batch_generation(worker_batch)
+            yield
+
+    def _forward_aside(self, batch: ScheduleBatch) -> None:
+        worker_batch = batch.get_model_worker_batch()
+        self._aside_batches.append(worker_batch)
+        self._scheduler.draft_worker.forward_batch_generation(worker_batch)
 
     def _cold_draft_input(self, batch: ScheduleBatch) -> EagleDraftInput:
         worker = self._scheduler.draft_worker

@@ -20,6 +20,7 @@ FLAGS = [
     "--specswitch-high-watermark=3",
     "--specswitch-low-watermark=1",
     "--specswitch-dwell-steps=4",
+    "--specswitch-draft-kv-budget=1",
     "--specswitch-log-format=json",
 ]
 

@@ -6,13 +6,15 @@ written with what was there, and putting everything back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from specswitch.engine import v2_compat
 from specswitch.engine.draft_gap import gap_of
+from specswitch.engine.hooks import InstanceHooks
 
 _TOLERANCE = 2e-3
 _UNWRITTEN = 54321.0
@@ -33,19 +35,61 @@ def rows_of(pool: Any, slots: torch.Tensor) -> torch.Tensor:
 
 def really_seen(server: Any, req: Any, length: int) -> list[bool]:
     """For each of the first ``length`` tokens of ``req``: whether its draft KV is what a prefill would write."""
+    pool, slots = draft_pool(server.scheduler), slots_of(server.scheduler, req, length)
+    before = rows_of(pool, slots)
+    with _written_again(server, req, length):
+        fresh = rows_of(pool, slots)
+    return [bool(error <= _TOLERANCE) for error in (fresh - before).abs().amax(1)]
+
+
+def check_kept(server: Any, req: Any, length: int) -> int:
+    """Compare what is kept of the target's hidden states for the first ``length`` tokens with computing them afresh.
+
+    Returns:
+        how many are kept.
+    """
+    kept = server.scheduler.specswitch.engine._alone.kept
+    slots = slots_of(server.scheduler, req, length)
+    flags = torch.tensor(kept.leading(slots, [1] * length), dtype=torch.bool)
+    if not flags.any():
+        return 0
+    seen: list[torch.Tensor] = []
+
+    def forward(original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        seen.append(result.logits_output.hidden_states.clone())
+        return result
+
+    hooks = InstanceHooks()
+    hooks.around(server.scheduler.tp_worker, "forward_batch_generation", forward)
+    try:
+        with _written_again(server, req, length):
+            fresh = torch.cat(seen)
+    finally:
+        hooks.remove_all()
+    wrong = ((kept.of(slots[flags]) - fresh[flags]).abs().amax(1) > _TOLERANCE).nonzero().flatten().tolist()
+    assert not wrong, f"{req.rid}: of {int(flags.sum())} hidden states that are kept, {wrong} are those of other tokens"
+    return int(flags.sum())
+
+
+def slots_of(scheduler: Any, req: Any, length: int) -> torch.Tensor:
+    """int64 ``[length]``: the slots of a request's first tokens."""
+    slots: torch.Tensor = scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length].long()
+    return slots
+
+
+@contextmanager
+def _written_again(server: Any, req: Any, length: int) -> Iterator[None]:
+    """In here target and draft have run again over the first tokens of ``req``; afterwards all is as it was."""
     scheduler = server.scheduler
-    engine = scheduler.specswitch.engine
     pools = [scheduler.tp_worker.model_runner.token_to_kv_pool, draft_pool(scheduler)]
     kept = [[buffer.clone() for buffer in pool.k_buffer + pool.v_buffer] for pool in pools]
-    slots = scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length].long()
-    before = rows_of(pools[1], slots)
     with torch.inference_mode():
-        engine.write_draft_kv([(req, 0, length)])
-    fresh = rows_of(pools[1], slots)
+        scheduler.specswitch.engine.write_draft_kv([(req, 0, length)])
+    yield
     for pool, buffers in zip(pools, kept, strict=True):
         for buffer, old in zip(pool.k_buffer + pool.v_buffer, buffers, strict=True):
             buffer.copy_(old)
-    return [bool(error <= _TOLERANCE) for error in (fresh - before).abs().amax(1)]
 
 
 class GapChecker:

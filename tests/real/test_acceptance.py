@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cases import Case, cases
+from draft_truth import draft_pool
 from switching import open_switched
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler
@@ -33,12 +34,21 @@ WANTED = {
 }
 
 
-@pytest.fixture(scope="module", params=[case for case in cases() if str(case) in WANTED], ids=str)
+def _budgets(case: Case) -> tuple[int, ...]:
+    """MiB for hidden states."""
+    return (0,) if case.mode.startswith("standalone") else (0, 4)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(case, budget) for case in cases() if str(case) in WANTED for budget in _budgets(case)],
+    ids=lambda param: f"{param[0]}-{param[1]}MiB",
+)
 def server(request: pytest.FixtureRequest) -> Iterator[InProcessScheduler]:
-    case: Case = request.param
+    case, budget = request.param
     with open_switched(
         **case.options,
-        flags=["--specswitch-max-pause-ms", "1000"],
+        flags=["--specswitch-max-pause-ms", "1000", "--specswitch-draft-kv-budget", str(budget)],
         max_total_tokens=8192,
         max_running_requests=REQUESTS,
     ) as opened:
@@ -143,4 +153,8 @@ def test_acceptance_after_reentry_and_over_plain_prefixes(
 
 
 def _flush(server: InProcessScheduler) -> None:
+    """Empty the prefix cache, and leave nothing in the draft's that the same tokens at the same slots could use."""
     assert server.scheduler.flush_cache()
+    pool = draft_pool(server.scheduler)
+    for buffer in pool.k_buffer + pool.v_buffer:
+        buffer.normal_()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cases import Case, cases
@@ -11,6 +12,7 @@ from draft_truth import GapChecker
 from switching import Request, Scenario, open_switched, run
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler
+from specswitch.engine import draft_alone
 from specswitch.policy import Wish
 from specswitch.signals import LoadSample, Mode
 
@@ -35,17 +37,31 @@ def _with_draft_kv() -> list[Case]:
     return [case for case in cases() if str(case) in WANTED]
 
 
-@pytest.fixture(scope="module", params=_with_draft_kv(), ids=str)
-def server(request: pytest.FixtureRequest) -> Iterator[InProcessScheduler]:
-    case: Case = request.param
-    with open_switched(
-        **case.options,
-        flags=["--specswitch-max-pause-ms", "1"],  # every catch-up of more than 32 tokens is split
-        max_total_tokens=1536,
-        max_running_requests=5,
-        chunked_prefill_size=48,
-    ) as opened:
-        yield opened
+def _budgets(case: Case) -> list[int]:
+    """Budgets for hidden states in KiB: none, one of 64 rows that is soon overwritten, one that holds all."""
+    if case.mode.startswith("standalone"):
+        return [0]
+    return [0, 96 if case.mode.startswith("eagle3") else 32, 1024]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(case, budget) for case in _with_draft_kv() for budget in _budgets(case)],
+    ids=lambda param: f"{param[0]}-{param[1]}KiB",
+)
+def server_and_budget(request: pytest.FixtureRequest) -> Iterator[tuple[InProcessScheduler, int]]:
+    case, budget = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draft_alone, "_MIB", 2**10)
+        with open_switched(
+            **case.options,
+            # every catch-up of more than 32 tokens is split
+            flags=["--specswitch-max-pause-ms", "1", "--specswitch-draft-kv-budget", str(budget)],
+            max_total_tokens=1536,
+            max_running_requests=5,
+            chunked_prefill_size=48,
+        ) as opened:
+            yield opened, budget
 
 
 class _Wanderer:
@@ -61,7 +77,8 @@ class _Wanderer:
         return Wish(self._wanted, "a throw of the dice")
 
 
-def test_gaps_are_the_truth_through_random_interleavings(server: InProcessScheduler) -> None:
+def test_gaps_are_the_truth_through_random_interleavings(server_and_budget: tuple[InProcessScheduler, int]) -> None:
+    server, budget = server_and_budget
     dice = random.Random(1)
     switch = server.scheduler.specswitch
     switch.policy = _Wanderer(dice)
@@ -86,9 +103,23 @@ def test_gaps_are_the_truth_through_random_interleavings(server: InProcessSchedu
     assert checker.seen > 200
     assert checker.unseen > 40
     assert switch.status()["transitions"] > 8
-    assert stats.tokens_caught_up_aside > 0, "no catch-up was split"
     if server.scheduler.page_size == 1:  # larger pages of one answer are seldom shared so soon
         assert stats.prefix_tokens_filled > 0, "no prefix decoded in PLAIN was reused"
+    _check_who_wrote(switch.engine, budget)
+
+
+def _check_who_wrote(engine: Any, budget: int) -> None:
+    stats = engine.draft_stats
+    if engine.facts.algorithm == "STANDALONE":
+        assert stats.tokens_written_alone > 0
+        assert stats.tokens_caught_up_aside == 0, "the target ran again for a draft that needs tokens alone"
+        return
+    if budget == 0:
+        assert stats.tokens_caught_up_aside > 0, "no catch-up was split"
+        return
+    overwritten = engine._alone.kept.overwritten
+    assert stats.tokens_written_alone > 0
+    assert (overwritten > 0) is (budget < 1024)
 
 
 def test_a_prompt_that_ends_within_an_answer_decoded_plain(server: InProcessScheduler) -> None:

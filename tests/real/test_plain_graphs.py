@@ -41,6 +41,8 @@ def play(mode: str, *flags: str, count: int = 5, wish=None, **options) -> tuple[
         replays.clear()
         outcome = run(server, Scenario(requests(server, count), wish or every(9)))
         outcome.status["eager"] = plain_graphs.of(server.scheduler).eager_steps
+        alone = server.scheduler.specswitch.engine._alone
+        outcome.status["kept"] = alone.kept.as_dict() if alone is not None else None
     return outcome, replays, plain
 
 
@@ -52,6 +54,15 @@ def test_each_mode_replays_its_own_graphs_and_answers_stay_the_same(mode: str) -
     assert set(replays) == ({"DECODE 1", f"TARGET_VERIFY {drafted}"} if OLD else {"DECODE 1"})
     assert replays["DECODE 1"] == outcome.steps["PLAIN DECODE plain"]
     assert outcome.status["eager"] == 0
+
+
+@pytest.mark.parametrize("mode", [EAGLE, EAGLE3])
+def test_graphs_put_out_the_hidden_states_that_are_kept(mode: str) -> None:
+    outcome, replays, plain = play(mode, "--specswitch-draft-kv-budget", "1")
+    assert_same_answers(outcome, plain.outputs)
+    assert replays["DECODE 1"] == outcome.steps["PLAIN DECODE plain"]
+    assert outcome.status["eager"] == 0
+    assert outcome.status["kept"]["rows_held"] > 20
 
 
 def test_verify_graphs_end_at_the_high_watermark_and_plain_ones_cover_all() -> None:

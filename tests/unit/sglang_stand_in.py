@@ -31,6 +31,9 @@ class Algorithm(enum.Enum):
     def is_ngram(self) -> bool:
         return self is Algorithm.NGRAM
 
+    def is_standalone(self) -> bool:
+        return False
+
 
 class Forward(enum.Enum):
     EXTEND = 1
@@ -260,7 +263,7 @@ def modules() -> dict[str, ModuleType]:
     return made
 
 
-ENGINE_MODULES = ("draft_kv", "v2", "v2_batch", "v2_compat", "plain_graphs", "supported_v2")
+ENGINE_MODULES = ("draft_kv", "draft_alone", "v2", "v2_batch", "v2_compat", "plain_graphs", "supported_v2")
 
 
 def forget_engine() -> None:

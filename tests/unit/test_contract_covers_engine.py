@@ -52,7 +52,8 @@ FOREIGN |= {
     *("device", "dtype", "elapsed_time", "empty", "expand", "fill_", "float32", "from_numpy", "full", "index_put_"),
     *("int32", "int64", "is_available", "is_cuda", "new_empty", "numel", "numpy", "ones", "repeat", "reshape"),
     *("scatter_", "shape", "squeeze", "stack", "stream", "synchronize", "tensor", "Tensor", "to", "tolist"),
-    *("argmax", "long", "parameters", "pin_memory", "uint8"),
+    *("argmax", "argmin", "long", "parameters", "pin_memory", "uint8"),
+    *("element_size", "index_copy_", "index_fill_", "nbytes"),
     *("unsqueeze", "view", "wait_stream", "zero_", "zeros", "inference_mode", "Stream", "Event", "record"),
     # standard library
     *(

@@ -49,7 +49,7 @@ def test_configuration_lists_every_setting_with_its_default() -> None:
     defaults = SwitchConfig().as_dict()
     assert set(table) == set(defaults)
     for name, default in defaults.items():
-        assert table[name][2] == (f"`{default}`" if default else "none")
+        assert table[name][2] == ("none" if default in ("", []) else f"`{default}`")
 
 
 def test_the_example_files_are_valid_and_equal() -> None:

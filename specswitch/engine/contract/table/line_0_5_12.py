@@ -11,10 +11,12 @@ from specswitch.engine.contract.table.owners import (
     DRAFT_INPUT,
     EAGLE_V1,
     EAGLE_V2,
+    FORWARD_BATCH,
     FORWARD_MODE,
     FUTURE_INDICES,
     FUTURE_MAP,
     HIDDEN_MODE,
+    LOGITS_OUTPUT,
     MODEL_CONFIG,
     ORCHESTRATOR,
     PREFIX_CACHE,
@@ -29,6 +31,7 @@ from specswitch.engine.contract.table.owners import (
     STATE_REPLY,
     STATE_REQUEST,
     TARGET_WORKER,
+    WORKER_BATCH,
 )
 from specswitch.engine.contract.table.shared import SHARED
 
@@ -111,6 +114,7 @@ _LINE = Need(
         *ALGORITHM.members(whys.MARK_PLAIN, "NONE"),
         ALGORITHM.method("is_none", _CALL, whys.TELL_APART),
         ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
+        ALGORITHM.method("is_standalone", _CALL, "know whether the draft needs tokens alone"),
         *FORWARD_MODE.members("end a catch-up", "DECODE"),
         FORWARD_MODE.method("is_decode", _CALL, whys.TELL_APART),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
@@ -326,11 +330,45 @@ _V2 = Need(
     frozenset({"v2"}),
 )
 
+_DRAFT_ALONE = Need(
+    "specswitch.engine.draft_alone",
+    (
+        *SCHEDULER.attributes(
+            _READ,
+            whys.KEPT_HIDDEN,
+            "token_to_kv_pool_allocator",
+            "req_to_token_pool",
+            "tp_worker",
+            "spec_algorithm",
+            "page_size",
+        ),
+        *SLOT_ALLOCATOR.attributes(_READ, whys.KEPT_HIDDEN, "size", "device"),
+        *ROWS.attributes(_READ, whys.KEPT_HIDDEN, "req_to_token"),
+        TARGET_WORKER.method(
+            "forward_batch_generation", _HOOK, whys.KEPT_HIDDEN, args=("model_worker_batch", "forward_batch")
+        ),
+        *WORKER_BATCH.attributes(_READ, whys.KEPT_HIDDEN, "forward_mode", "spec_algorithm", "out_cache_loc"),
+        *WORKER_BATCH.attributes(_BOTH, whys.KEPT_HIDDEN, "capture_hidden_mode"),
+        *FORWARD_BATCH.attributes(_READ, whys.KEPT_HIDDEN, "out_cache_loc"),
+        FORWARD_MODE.method("is_decode", _CALL, whys.KEPT_HIDDEN),
+        ALGORITHM.method("is_none", _CALL, whys.KEPT_HIDDEN),
+        ALGORITHM.method("is_standalone", _CALL, whys.KEPT_HIDDEN),
+        *HIDDEN_MODE.members(whys.KEPT_HIDDEN, "FULL"),
+        HIDDEN_MODE.method("need_capture", _CALL, whys.KEPT_HIDDEN),
+        RESULT.itself(whys.KEPT_HIDDEN, use=_CALL, keywords=("logits_output", "next_token_ids")),
+        *RESULT.attributes(_READ, whys.KEPT_HIDDEN, "logits_output"),
+        LOGITS_OUTPUT.itself(whys.KEPT_HIDDEN, use=_CALL, keywords=("next_token_logits", "hidden_states")),
+        *LOGITS_OUTPUT.attributes(_BOTH, whys.KEPT_HIDDEN, "hidden_states"),
+        REQ.method("finished", _CALL, whys.KEPT_HIDDEN),
+        *REQ.attributes(_READ, whys.KEPT_HIDDEN, "origin_input_ids", "output_ids"),
+    ),
+)
+
 LINE_0_5_12 = ReleaseLine(
     name="0.5.11-0.5.12",
     first="0.5.11",
     before="0.5.13",
     paths={"v1": "specswitch.engine.v1", "v2": "specswitch.engine.v2_0_5_12"},
     tested=("0.5.12.post1",),
-    needs=(*SHARED, _SUPPORTED, _LINE, _DRAFT_KV, _V1, _EVENT_LOOPS, _V2),
+    needs=(*SHARED, _SUPPORTED, _LINE, _DRAFT_KV, _DRAFT_ALONE, _V1, _EVENT_LOOPS, _V2),
 )

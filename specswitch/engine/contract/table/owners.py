@@ -7,6 +7,7 @@ from specswitch.engine.contract.pieces import Owner
 SCHEDULER = Owner("sglang.srt.managers.scheduler", "Scheduler")
 NEXT_BATCH_PLAN = Owner("sglang.srt.managers.scheduler", "NextBatchPlan", since="0.5.16")
 BATCH = Owner("sglang.srt.managers.schedule_batch", "ScheduleBatch")
+WORKER_BATCH = Owner("sglang.srt.managers.schedule_batch", "ModelWorkerBatch", until="0.5.12.post1")
 REQ = Owner("sglang.srt.managers.schedule_batch", "Req")
 REQ_KV = Owner("sglang.srt.managers.schedule_batch", "ReqKvInfo")
 RESULT = Owner("sglang.srt.managers.utils", "GenerationBatchResult")
@@ -21,6 +22,7 @@ STATE_REPLY = Owner("sglang.srt.managers.io_struct", "GetInternalStateReqOutput"
 METRICS_REPORTER = Owner("sglang.srt.managers.scheduler_components.metrics_reporter", "SchedulerMetricsReporter")
 TOKENIZER_MANAGER = Owner("sglang.srt.managers.tokenizer_manager", "TokenizerManager")
 DISPATCHER = Owner("sglang.utils", "TypeBasedDispatcher")
+LOGITS_OUTPUT = Owner("sglang.srt.layers.logits_processor", "LogitsProcessorOutput")
 
 FUTURE_MAP = Owner("sglang.srt.managers.overlap_utils", "FutureMap")
 FUTURE_INDICES = Owner("sglang.srt.managers.overlap_utils", "FutureIndices")

@@ -67,6 +67,9 @@ BUILD = Need(
     (
         *SERVER_ARGS.arguments("choose the engine path", "disable_overlap_schedule"),
         *SCHEDULER.attributes(_READ, "choose the engine path", "enable_overlap"),
+        *SERVER_ARGS.arguments(
+            "refuse a budget that would keep nothing", "speculative_algorithm", "enable_return_hidden_states"
+        ),
     ),
 )
 
@@ -150,6 +153,9 @@ PLAIN_GRAPHS = Need(
             use=_BOTH,
         ),
         function("sglang.srt.runtime_context", "get_spec", _READ, whys.PLAIN_GRAPHS, since="0.5.17"),
+        *SERVER_ARGS.arguments(whys.PLAIN_GRAPHS, "enable_return_hidden_states", use=_BOTH),
+        *SERVER_ARGS.arguments(whys.PLAIN_GRAPHS, "return_hidden_states_mode", use=_BOTH, since="0.5.17"),
+        function("sglang.srt.runtime_context", "get_exec", _READ, whys.PLAIN_GRAPHS, since="0.5.17"),
         CONFIG_BAG.method("override", _CALL, whys.PLAIN_GRAPHS),
         *LLAMA.attributes(_BOTH, whys.PLAIN_GRAPHS, "capture_aux_hidden_states"),
         *LLAMA_LAYERS.attributes(_BOTH, whys.PLAIN_GRAPHS, "layers_to_capture"),
