@@ -31,6 +31,8 @@ RESOLVED_VARIABLE = "SPECSWITCH_RESOLVED"
 
 _PREFIX = "SPECSWITCH_"
 
+OperatingMode = Literal["auto", "observe", "plain", "speculative"]
+
 
 class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an operator has decided.  Raises :class:`ConfigError` on a value that is not allowed."""
@@ -81,7 +83,7 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(ge=1, description="The least number of decode steps in a mode before the next switch."),
     ] = 32
     mode: Annotated[
-        Literal["auto", "observe", "plain", "speculative"],
+        OperatingMode,
         Meta(
             description="'auto' switches with the load. 'observe' decides and logs as 'auto' would, but never acts. "
             "'plain' and 'speculative' pin the mode."

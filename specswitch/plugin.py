@@ -16,8 +16,9 @@ from functools import cache
 from typing import Any, NoReturn
 
 from specswitch import config as configuration
+from specswitch.commands import Commands
 from specswitch.config import SwitchConfig
-from specswitch.engine import admission, build, plain_graphs, request_metrics
+from specswitch.engine import admission, build, control_channel, plain_graphs, request_metrics
 from specswitch.engine.contract import ContractReport, check_installed
 from specswitch.engine.hooks import InstanceHooks
 from specswitch.engine.rank_channel import RankChannel, tensor_parallel
@@ -25,7 +26,7 @@ from specswitch.errors import ContractError, SpecswitchError, UnsupportedError
 from specswitch.observe.log import EventLog, get_logger
 from specswitch.observe.observer import ReportingObserver
 from specswitch.observe.status import Status
-from specswitch.policy import Policy, policy_for
+from specswitch.policy import Policy, Steering, around, policy_for, steered
 from specswitch.ranks import Follower, Leader
 from specswitch.switch import Switch
 
@@ -47,6 +48,7 @@ def register() -> None:
     HookRegistry.register(_SCHEDULER_INIT, _construct, HookType.AROUND)
     if not os.environ.get(configuration.RESOLVED_VARIABLE):  # a launcher: the processes that it starts answer no HTTP
         HookRegistry.register(request_metrics.TARGET, request_metrics.correct_accept_length, HookType.AFTER)
+        HookRegistry.register(control_channel.TARGET, _set_internal_state, HookType.AROUND)
 
 
 def _is_asked_for(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -141,6 +143,12 @@ def _check(config: SwitchConfig, server_args: Any) -> None:
     policy_for(config)  # an unusable profile is told before the model loads
 
 
+async def _set_internal_state(original: Callable[..., Any], tokenizer_manager: Any, request: Any) -> Any:
+    if configuration.from_environ(os.environ) is None:
+        return await original(tokenizer_manager, request)
+    return await control_channel.check_at_the_door(original, tokenizer_manager, request, _contract().ok)
+
+
 def _construct(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
     config = configuration.from_environ(os.environ)
     if config is None:
@@ -165,11 +173,14 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     if report.newer_than_tested:
         log.warning(report.message())
     status = Status(engine.facts, config)
-    policy = policy_for(config)
+    steering = Steering(config.mode)
+    policy = around(config, steered(config, steering))
     if ranks > 1:
         policy = _decided_on_rank_0(policy, scheduler, rank)
-    scheduler.specswitch = Switch(engine, policy, config, ReportingObserver(log, status))
-    engine.attach(scheduler.specswitch)
+    switch = Switch(engine, policy, config, ReportingObserver(log, status), steering=steering)
+    scheduler.specswitch = switch
+    engine.attach(switch)
+    control_channel.attach(InstanceHooks(), scheduler, Commands(switch, log).handle)
     log.active(engine.facts, config)
     log.admission(admission.facts(scheduler))
     graphs = plain_graphs.of(scheduler)

@@ -11,22 +11,26 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
+from specswitch.control import MODE_KEY, NUMBERS, PinName
 from specswitch.errors import CalibrationError
 from specswitch.profile import ProfileKey
-from specswitch.signals import Mode
-
-PIN = "specswitch_pin"
-"""The key of ``POST /set_internal_state`` by which a mode is pinned at run time; SGLang passes on numbers alone."""
-PINS = {None: 0, Mode.SPECULATIVE: 1, Mode.PLAIN: 2}
-"""What the number says; 0 lets the policy decide again."""
 
 
 class ServerClient:
     """Raises :class:`CalibrationError` where the server does not answer, or not as specswitch does."""
 
-    def __init__(self, url: str, timeout: float = 60.0) -> None:
+    def __init__(self, url: str, timeout: float = 60.0, *, api_key: str | None = None, admin_key: str | None = None):
+        """
+        Args:
+            url: of the server.
+            timeout: seconds to wait for an answer.
+            api_key: what the server was given as ``--api-key``.
+            admin_key: the same of ``--admin-api-key``.
+        """
         self.url = url.rstrip("/")
         self._timeout = timeout
+        self._key = api_key
+        self._admin_key = admin_key or api_key
         self._random = Random(1)
 
     def info(self) -> dict[str, Any]:
@@ -57,13 +61,9 @@ class ServerClient:
             attention_backend=str(info["attention_backend"]),
         )
 
-    def pin(self, mode: Mode | None) -> bool:
-        """Ask the server to stay in ``mode``, or to decide by itself again; False where it cannot be asked."""
-        try:
-            self._call("/set_internal_state", {"server_args": {PIN: PINS[mode]}})
-        except CalibrationError:
-            return False
-        return True
+    def pin(self, name: PinName) -> None:
+        """Have the server operate so from now on, whatever it was configured to do."""
+        self._call("/set_internal_state", {"server_args": {MODE_KEY: NUMBERS[name]}}, admin=True)
 
     @contextmanager
     def requests(self, count: int, prompt_tokens: int, output_tokens: int) -> Iterator[None]:
@@ -76,7 +76,7 @@ class ServerClient:
         try:
             yield
         finally:
-            self._call("/abort_request", {"rid": "", "abort_all": True}, as_json=False)
+            self._call("/abort_request", {"rid": "", "abort_all": True}, as_json=False, admin=True)
             answered.join(self._timeout)
 
     def _generate(self, prompts: list[list[int]], sampling: dict[str, Any]) -> None:
@@ -94,17 +94,36 @@ class ServerClient:
         return status
 
     def _call(
-        self, path: str, body: dict[str, Any] | None = None, *, timeout: float | None = None, as_json: bool = True
+        self,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        as_json: bool = True,
+        admin: bool = False,
     ) -> Any:
+        key = self._admin_key if admin else self._key
         request = urllib.request.Request(
             self.url + path,
             None if body is None else json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})},
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout or self._timeout) as response:
                 return json.load(response) if as_json else response.read()
+        except urllib.error.HTTPError as error:
+            raise CalibrationError(f"{self.url}{path} answers {error.code}: {_sentence(error)}") from None
         except (OSError, ValueError) as error:
             raise CalibrationError(
                 f"The server does not answer {self.url}{path} ({error}): check the address and that it is up."
             ) from None
+
+
+def _sentence(error: urllib.error.HTTPError) -> str:
+    """What SGLang's answer says is wrong (``{"message": ...}``), or the status in words."""
+    try:
+        content = json.load(error)
+    except (OSError, ValueError):
+        return str(error.reason)
+    message = content.get("message") if isinstance(content, dict) else None
+    return str(message or error.reason)

@@ -42,6 +42,8 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 
 @click.command()
 @click.argument("url", required=False)
+@click.option("--api-key", help="What the server was given as --api-key.")
+@click.option("--admin-api-key", "admin_key", help="What it was given as --admin-api-key.")
 @click.option("--out", type=_FILE, help="Write the profile there.")
 @click.option("--measurements", "measurements_file", type=_FILE, help="Keep what was measured there, and add to it.")
 @click.option("--profile", "profile_file", type=_FILE, help="Measure nothing, show this profile.")
@@ -52,6 +54,7 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--output-tokens", type=click.IntRange(min=1), default=_PLAN.output_tokens, show_default=True)
 @click.option("--window-steps", type=click.IntRange(min=1), default=_PLAN.window_steps, show_default=True)
+@click.option("--window-seconds", type=click.FloatRange(min=0), default=_PLAN.window_seconds, show_default=True)
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Passes over all sizes.")
 @click.option("--accept-length", type=click.FloatRange(min=1), help="To start from. Default: what was seen.")
 @click.option("--context", type=float, default=512, show_default=True, help="KV tokens per request, for the tables.")
@@ -59,6 +62,8 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--gpu", help="The name to keep. Default: what nvidia-smi says here, else 'cpu'.")
 def calibrate(
     url: str | None,
+    api_key: str | None,
+    admin_key: str | None,
     out: Path | None,
     measurements_file: Path | None,
     profile_file: Path | None,
@@ -67,6 +72,7 @@ def calibrate(
     prompt_tokens: tuple[int, ...],
     output_tokens: int,
     window_steps: int,
+    window_seconds: float,
     repeat: int,
     accept_length: float | None,
     context: float,
@@ -76,18 +82,14 @@ def calibrate(
     """Measure the server at URL and write its profile.
 
     The server must run with --enable-specswitch and serve nothing else meanwhile.  Batches of each size are held in
-    both modes while their decode steps are timed.  A server whose mode cannot be pinned while it runs is measured in
-    the mode that it was started with: calibrate one with --specswitch-mode plain and one with --specswitch-mode
-    speculative into the same --measurements file.
+    both modes while their decode steps are timed; afterwards the server operates as configured again.
 
     Without URL the profile is made again from --measurements, or read from --profile, and shown.
     """
     try:
-        plan = Plan(sizes, prompt_tokens, output_tokens, window_steps)
-        profile = _profile(url, measurements_file, profile_file, plan, repeat, accept_length, model, gpu)
-        if profile is None:
-            print(f"Measured one mode into {measurements_file}; calibrate a server of the other mode into it as well.")
-            return
+        plan = Plan(sizes, prompt_tokens, output_tokens, window_steps, window_seconds)
+        client = None if url is None else ServerClient(url, api_key=api_key, admin_key=admin_key)
+        profile = _profile(client, measurements_file, profile_file, plan, repeat, accept_length, model, gpu)
         if out is not None:
             profiles.save(profile, out)
         if picture is not None:
@@ -102,7 +104,7 @@ def calibrate(
 
 
 def _profile(
-    url: str | None,
+    client: ServerClient | None,
     measurements_file: Path | None,
     profile_file: Path | None,
     plan: Plan,
@@ -110,23 +112,20 @@ def _profile(
     accept_length: float | None,
     model: str | None,
     gpu: str | None,
-) -> Profile | None:
-    """None where one mode has yet to be measured."""
+) -> Profile:
     if profile_file is not None:
         return profiles.load(profile_file)
-    if url is None:
+    if client is None:
         if measurements_file is None:
             raise CalibrationError("There is nothing to measure or to show: name a URL, --measurements or --profile.")
         return profile_of(kept.load(measurements_file), accept_length)
-    measured = _measure(ServerClient(url), plan, repeat, model, gpu or _gpu())
+    measured = _measure(client, plan, repeat, model, gpu or _gpu())
     if measurements_file is not None:
         if measurements_file.exists():
             earlier = kept.load(measurements_file)
             earlier.add(measured)
             measured = earlier
         kept.save(measured, measurements_file)
-        if measured.missing():
-            return None
     return profile_of(measured, accept_length)
 
 

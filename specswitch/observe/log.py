@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from specswitch.config import SwitchConfig
+from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
 from specswitch.engine.plain_graphs import PlainGraphFacts
@@ -92,6 +92,10 @@ class EventLog:
             accept_length=rounded(sample.accept_length),
             step=sample.decode_step,
         )
+
+    def pinned(self, mode: OperatingMode | None) -> None:
+        """``specswitch.pinned``: an operator has pinned how the server operates, or (None) taken the pin off."""
+        self._write("info", "specswitch.pinned", mode=mode)
 
     def fault(self, error: BaseException, doing: str) -> None:
         """``specswitch.fault``: switching has stopped, serving goes on.  Later faults are not logged."""

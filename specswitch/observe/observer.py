@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specswitch.config import OperatingMode
 from specswitch.observe.log import EventLog, describe
 from specswitch.observe.status import Status
 from specswitch.policy import Wish
@@ -28,6 +29,10 @@ class ReportingObserver:
     def recommendation(self, wish: Wish, sample: LoadSample) -> None:
         self._status.recommend(wish.mode)
         self._log.recommendation(wish, sample)
+
+    def pinned(self, mode: OperatingMode | None) -> None:
+        self._status.pin(mode)
+        self._log.pinned(mode)
 
     def fault(self, error: BaseException, doing: str) -> None:
         self._status.fault(f"{doing}: {describe(error)}")

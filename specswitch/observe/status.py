@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
-from specswitch.config import SwitchConfig
+from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.base import EngineFacts
 from specswitch.machine import Transition
 from specswitch.records import TransitionRecord, rounded
@@ -24,6 +24,7 @@ class Status:
         self._steps_in_mode = 0
         self._taken = Counter[Transition]()
         self._last: TransitionRecord | None = None
+        self._pinned: OperatingMode | None = None
         self._recommended = Mode.SPECULATIVE if config.mode == "observe" else None
         self._fault: str | None = None
 
@@ -38,6 +39,11 @@ class Status:
         self._last = record
         if self._mode is not Mode.DRAINING:
             self._steps_in_mode = 0
+
+    def pin(self, mode: OperatingMode | None) -> None:
+        """An operator has pinned how the server operates, or (None) taken the pin off."""
+        self._pinned = mode
+        self._recommended = Mode.SPECULATIVE if (mode or self._config.mode) == "observe" else None
 
     def recommend(self, mode: Mode) -> None:
         """Observe mode would now be in ``mode``."""
@@ -62,6 +68,7 @@ class Status:
             "steps": {mode.value: self._steps[mode] for mode in (Mode.SPECULATIVE, Mode.PLAIN)},
             "steps_in_mode": self._steps_in_mode,
             "last_transition": self._last.as_dict() if self._last else None,
+            "pinned": self._pinned,
             "recommended_mode": self._recommended.value if self._recommended else None,
             "fault": self._fault,
             "config": self._config.as_dict(),

@@ -6,6 +6,8 @@ from specswitch.engine.contract.pieces import Need, Use, function
 from specswitch.engine.contract.table import whys
 from specswitch.engine.contract.table.owners import (
     ALGORITHM,
+    COMMAND_REPLY,
+    COMMAND_REQUEST,
     CONFIG_BAG,
     DECODE_GRAPH_RUNNER,
     DISPATCHER,
@@ -203,6 +205,18 @@ REQUEST_METRICS = Need(
     ),
 )
 
+CONTROL_CHANNEL = Need(
+    "specswitch.engine.control_channel",
+    (
+        *SCHEDULER.attributes(_READ, whys.COMMANDS, "_request_dispatcher"),
+        *DISPATCHER.attributes(_READ, whys.COMMANDS, "_mapping"),
+        COMMAND_REQUEST.itself(whys.COMMANDS),
+        *COMMAND_REQUEST.attributes(_READ, whys.COMMANDS, "server_args"),
+        COMMAND_REPLY.itself(whys.COMMANDS),
+        TOKENIZER_MANAGER.method("set_internal_state", _HOOK, whys.COMMANDS, args=("obj",)),
+    ),
+)
+
 RANK_CHANNEL = Need(
     "specswitch.engine.rank_channel",
     (
@@ -231,4 +245,5 @@ SHARED = (
     PENALTIES,
     REQUEST_METRICS,
     RANK_CHANNEL,
+    CONTROL_CHANNEL,
 )

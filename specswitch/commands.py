@@ -1,0 +1,34 @@
+"""Carries out, in one scheduler, what an operator has sent; every rank hears the same before the same turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specswitch import control
+from specswitch.errors import SpecswitchError
+from specswitch.observe.log import EventLog
+from specswitch.switch import Switch
+
+
+class Commands:
+    """Answers yes or no; what went wrong is logged and changes nothing."""
+
+    def __init__(self, switch: Switch, log: EventLog) -> None:
+        self._switch = switch
+        self._log = log
+
+    def handle(self, values: Mapping[str, Any]) -> bool | None:
+        """Whether the command in ``values`` was carried out; None where there is none."""
+        try:
+            command = control.parse(values)
+            if command is None:
+                return None
+            if self._switch.faulted:
+                self._log.warning(f"{command.key} was not followed, because a fault has ended the switching.")
+                return False
+            self._switch.pin(command.pin)
+        except SpecswitchError as error:
+            self._log.warning(str(error))
+            return False
+        return True
