@@ -13,12 +13,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from specswitch import config as configuration
+from specswitch import profile as profiles
 from specswitch.commands import Commands
 from specswitch.config import SwitchConfig
-from specswitch.engine import admission, build, control_channel, plain_graphs, request_metrics
+from specswitch.engine import admission, build, control_channel, plain_graphs, profile_key, request_metrics
 from specswitch.engine.contract import ContractReport, check_installed
 from specswitch.engine.hooks import InstanceHooks
 from specswitch.engine.rank_channel import RankChannel, tensor_parallel
@@ -26,7 +28,8 @@ from specswitch.errors import ContractError, SpecswitchError, UnsupportedError
 from specswitch.observe.log import EventLog, get_logger
 from specswitch.observe.observer import ReportingObserver
 from specswitch.observe.status import Status
-from specswitch.policy import Policy, Steering, around, policy_for, steered
+from specswitch.policy import Policy, Steering, around, steered
+from specswitch.profile import Profile, ProfileKey
 from specswitch.ranks import Follower, Leader
 from specswitch.switch import Switch
 
@@ -140,7 +143,9 @@ def _check(config: SwitchConfig, server_args: Any) -> None:
     sentence = build.refusal(report, server_args)
     if sentence is not None:
         raise UnsupportedError(sentence)
-    policy_for(config)  # an unusable profile is told before the model loads
+    if config.policy == "goodput" and config.profile:  # what is wrong with it is told before the model loads
+        path = Path(config.profile)
+        profiles.fit(profiles.load(path), path, build.key(report, server_args))
 
 
 async def _set_internal_state(original: Callable[..., Any], tokenizer_manager: Any, request: Any) -> Any:
@@ -172,9 +177,10 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     engine = build.create(report, scheduler, config)
     if report.newer_than_tested:
         log.warning(report.message())
-    status = Status(engine.facts, config)
+    key = profile_key.key_of(scheduler.server_args, engine.facts.release, engine.facts.path) if rank == 0 else None
+    status = Status(engine.facts, config, key)
     steering = Steering(config.mode)
-    policy = around(config, steered(config, steering))
+    policy = around(config, steered(config, steering, _profile(config, key, log)))
     if ranks > 1:
         policy = _decided_on_rank_0(policy, scheduler, rank)
     switch = Switch(engine, policy, config, ReportingObserver(log, status), steering=steering)
@@ -187,6 +193,18 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     if graphs is not None:
         graphs.on_first_eager = log.warning
         log.plain_graphs(graphs.facts)
+
+
+def _profile(config: SwitchConfig, key: ProfileKey | None, log: EventLog) -> Profile | None:
+    """The profile to go by; other ranks than the one that decides need none."""
+    if key is None or config.policy != "goodput":
+        return None
+    path = Path(config.profile)
+    profile = profiles.load(path)
+    warning = profiles.fit(profile, path, key)
+    if warning is not None:
+        log.warning(warning)
+    return profile
 
 
 def _decided_on_rank_0(policy: Policy, scheduler: Any, rank: int) -> Policy:

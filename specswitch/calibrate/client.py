@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
+import msgspec
+
 from specswitch.control import MODE_KEY, NUMBERS, PinName
 from specswitch.errors import CalibrationError
 from specswitch.profile import ProfileKey
@@ -42,24 +44,10 @@ class ServerClient:
         """specswitch's own part of it, of the first scheduler."""
         return self._status_in(self.info())
 
-    def key(self, gpu: str, model: str | None = None) -> ProfileKey:
-        """What the server's profile holds for; ``model`` names it where its path says too little."""
-        info = self.info()
-        status = self._status_in(info)
-        return ProfileKey(
-            model=model or str(info["model_path"]),
-            gpu=gpu,
-            release=status["release"],
-            path=status["path"],
-            algorithm=status["algorithm"],
-            topk=status["topk"],
-            num_steps=status["num_steps"],
-            num_draft_tokens=status["num_draft_tokens"],
-            page_size=status["page_size"],
-            tp_size=int(info["tp_size"]),
-            dtype=str(info["dtype"]),
-            attention_backend=str(info["attention_backend"]),
-        )
+    def key(self, gpu: str | None = None, model: str | None = None) -> ProfileKey:
+        """What the server's profile holds for, with other names of GPU and model where they say too little."""
+        key = msgspec.convert(self.status()["key"], ProfileKey)
+        return msgspec.structs.replace(key, gpu=gpu or key.gpu, model=model or key.model)
 
     def pin(self, name: PinName) -> None:
         """Have the server operate so from now on, whatever it was configured to do."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import click
@@ -59,7 +57,7 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 @click.option("--accept-length", type=click.FloatRange(min=1), help="To start from. Default: what was seen.")
 @click.option("--context", type=float, default=512, show_default=True, help="KV tokens per request, for the tables.")
 @click.option("--model", help="The name to keep. Default: the server's model path.")
-@click.option("--gpu", help="The name to keep. Default: what nvidia-smi says here, else 'cpu'.")
+@click.option("--gpu", help="The name to keep. Default: what nvidia-smi says on the server.")
 def calibrate(
     url: str | None,
     api_key: str | None,
@@ -119,7 +117,7 @@ def _profile(
         if measurements_file is None:
             raise CalibrationError("There is nothing to measure or to show: name a URL, --measurements or --profile.")
         return profile_of(kept.load(measurements_file), accept_length)
-    measured = _measure(client, plan, repeat, model, gpu or _gpu())
+    measured = _measure(client, plan, repeat, model, gpu)
     if measurements_file is not None:
         if measurements_file.exists():
             earlier = kept.load(measurements_file)
@@ -129,18 +127,9 @@ def _profile(
     return profile_of(measured, accept_length)
 
 
-def _measure(client: ServerClient, plan: Plan, repeat: int, model: str | None, gpu: str) -> Measurements:
+def _measure(client: ServerClient, plan: Plan, repeat: int, model: str | None, gpu: str | None) -> Measurements:
     measured = Measurements(client.key(gpu, model))
     with Console(stderr=True).status("Calibrating") as shown:
         for _ in range(repeat):
             Sweep(client, plan).run(measured, lambda what: shown.update(f"Calibrating: {what}"))
     return measured
-
-
-def _gpu() -> str:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return "cpu"
-    asked = [command, "--query-gpu=name", "--format=csv,noheader"]
-    names = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split("\n")
-    return names[0].strip() or "cpu"

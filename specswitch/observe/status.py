@@ -6,9 +6,12 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.base import EngineFacts
 from specswitch.machine import Transition
+from specswitch.profile import ProfileKey
 from specswitch.records import TransitionRecord, rounded
 from specswitch.signals import LoadSample, Mode
 
@@ -16,7 +19,8 @@ from specswitch.signals import LoadSample, Mode
 class Status:
     """Counts and keeps what it is told; read and written by the scheduler's own thread alone."""
 
-    def __init__(self, facts: EngineFacts, config: SwitchConfig) -> None:
+    def __init__(self, facts: EngineFacts, config: SwitchConfig, key: ProfileKey | None = None) -> None:
+        self._key = None if key is None else msgspec.to_builtins(key)
         self._facts = facts
         self._config = config
         self._mode = Mode.SPECULATIVE
@@ -70,6 +74,7 @@ class Status:
             "last_transition": self._last.as_dict() if self._last else None,
             "pinned": self._pinned,
             "recommended_mode": self._recommended.value if self._recommended else None,
+            "key": self._key,
             "fault": self._fault,
             "config": self._config.as_dict(),
         }

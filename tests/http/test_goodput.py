@@ -28,7 +28,20 @@ def hopeless(path: Path) -> str:
     shipped = profiles.load(SHIPPED)
     plain = Curve([Point(1, 0.0, 0.02), Point(8, 0.0, 0.03)], 0.0)
     speculative = Curve([Point(1, 0.0, 1.0), Point(8, 0.0, 1.5)], 0.0)
-    profiles.save(msgspec.structs.replace(shipped, plain=plain, speculative=speculative), path)
+    arguments: Any = installed_release().server_arguments(EAGLE)
+    key = msgspec.structs.replace(
+        shipped.key,
+        model=arguments["model_path"],
+        gpu="cpu",
+        algorithm="EAGLE",
+        path="v1" if EAGLE.endswith("v1") else "v2",
+        topk=arguments["speculative_eagle_topk"],
+        num_steps=arguments["speculative_num_steps"],
+        num_draft_tokens=arguments["speculative_num_draft_tokens"],
+        dtype="auto",
+        attention_backend=arguments["attention_backend"],
+    )
+    profiles.save(msgspec.structs.replace(shipped, key=key, plain=plain, speculative=speculative), path)
     return str(path)
 
 

@@ -205,6 +205,7 @@ class TestStatus:
             "steps_in_mode": 0,
             "last_transition": None,
             "pinned": None,
+            "key": None,
             "recommended_mode": None,
             "fault": None,
             "config": SwitchConfig().as_dict(),

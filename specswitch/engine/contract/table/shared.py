@@ -60,6 +60,7 @@ PLUGIN = Need(
         SERVER_ARGS.method("from_cli_args", _HOOK, _FLAGS, args=("args",)),
         SERVER_ARGS.method("__post_init__", _HOOK, _START, until="0.5.18"),
         SERVER_ARGS.method("resolve_once", _HOOK, _START, since="0.5.19"),
+        *SCHEDULER.attributes(_READ, whys.PROFILE, "server_args"),
         SCHEDULER.method("__init__", _HOOK, "wire the switch into each scheduler", args=("server_args",)),
     ),
 )
@@ -205,6 +206,33 @@ REQUEST_METRICS = Need(
     ),
 )
 
+PROFILE_KEY = Need(
+    "specswitch.engine.profile_key",
+    (
+        *SERVER_ARGS.arguments(
+            whys.PROFILE,
+            "model_path",
+            "device",
+            "speculative_algorithm",
+            "speculative_eagle_topk",
+            "speculative_num_steps",
+            "speculative_num_draft_tokens",
+            "speculative_draft_model_path",
+            "page_size",
+            "tp_size",
+            "dtype",
+            "quantization",
+            "kv_cache_dtype",
+            "attention_backend",
+            "decode_attention_backend",
+            "disable_cuda_graph",
+        ),
+        *SERVER_ARGS.arguments(whys.PROFILE, "cuda_graph_config", since="0.5.14"),
+        *GRAPH_CONFIG.attributes(_READ, whys.PROFILE, "decode"),
+        *GRAPH_PHASE.attributes(_READ, whys.PROFILE, "backend"),
+    ),
+)
+
 CONTROL_CHANNEL = Need(
     "specswitch.engine.control_channel",
     (
@@ -246,4 +274,5 @@ SHARED = (
     REQUEST_METRICS,
     RANK_CHANNEL,
     CONTROL_CHANNEL,
+    PROFILE_KEY,
 )

@@ -1,0 +1,18 @@
+"""The name of the GPU, without a context on it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+
+
+@cache
+def name() -> str | None:
+    """What ``nvidia-smi`` calls the first GPU; None where there is no such tool or it names none."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    asked = [command, "--query-gpu=name", "--format=csv,noheader"]
+    names = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split("\n")
+    return names[0].strip() or None
