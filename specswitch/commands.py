@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from specswitch import control
@@ -14,7 +14,9 @@ from specswitch.switch import Switch
 class Commands:
     """Answers yes or no; what went wrong is logged and changes nothing."""
 
-    def __init__(self, switch: Switch, log: EventLog) -> None:
+    def __init__(self, switch: Switch, log: EventLog, use_profile: Callable[[], None]) -> None:
+        """``use_profile`` reads the profile again, and raises :class:`SpecswitchError` where it cannot be used."""
+        self._use_profile = use_profile
         self._switch = switch
         self._log = log
 
@@ -27,7 +29,10 @@ class Commands:
             if self._switch.faulted:
                 self._log.warning(f"{command.key} was not followed, because a fault has ended the switching.")
                 return False
-            self._switch.pin(command.pin)
+            if command.key == control.PROFILE_KEY:
+                self._use_profile()
+            else:
+                self._switch.pin(command.pin)
         except SpecswitchError as error:
             self._log.warning(str(error))
             return False

@@ -14,5 +14,8 @@ def name() -> str | None:
     if command is None:
         return None
     asked = [command, "--query-gpu=name", "--format=csv,noheader"]
-    names = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split("\n")
-    return names[0].strip() or None
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return told.partition("\n")[0].strip() or None

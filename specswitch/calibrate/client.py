@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from specswitch.control import MODE_KEY, NUMBERS, PinName
+from specswitch.control import MODE_KEY, NUMBERS, PROFILE_KEY, PinName
 from specswitch.errors import CalibrationError
 from specswitch.profile import ProfileKey
 
@@ -21,18 +22,28 @@ from specswitch.profile import ProfileKey
 class ServerClient:
     """Raises :class:`CalibrationError` where the server does not answer, or not as specswitch does."""
 
-    def __init__(self, url: str, timeout: float = 60.0, *, api_key: str | None = None, admin_key: str | None = None):
+    def __init__(
+        self,
+        url: str,
+        timeout: float = 60.0,
+        *,
+        api_key: str | None = None,
+        admin_key: str | None = None,
+        verify: bool = True,
+    ) -> None:
         """
         Args:
             url: of the server.
             timeout: seconds to wait for an answer.
             api_key: what the server was given as ``--api-key``.
             admin_key: the same of ``--admin-api-key``.
+            verify: whether an https server must prove who it is.
         """
         self.url = url.rstrip("/")
         self._timeout = timeout
         self._key = api_key
         self._admin_key = admin_key or api_key
+        self._tls = None if verify else _unverified()
         self._random = Random(1)
 
     def info(self) -> dict[str, Any]:
@@ -52,6 +63,17 @@ class ServerClient:
     def pin(self, name: PinName) -> None:
         """Have the server operate so from now on, whatever it was configured to do."""
         self._call("/set_internal_state", {"server_args": {MODE_KEY: NUMBERS[name]}}, admin=True)
+
+    def use_profile(self) -> None:
+        """Have the server read its profile from the file again, and go by it."""
+        self._call("/set_internal_state", {"server_args": {PROFILE_KEY: 1}}, admin=True)
+
+    def warm_up(self) -> None:
+        """Decode a few tokens in each mode, so that nothing is compiled while something is measured."""
+        sampling = {"temperature": 0, "max_new_tokens": 16, "ignore_eos": True}
+        for name in ("plain", "speculative"):
+            self.pin(name)
+            self._call("/generate", {"input_ids": list(range(10, 26)), "sampling_params": sampling}, timeout=600.0)
 
     @contextmanager
     def requests(self, count: int, prompt_tokens: int, output_tokens: int) -> Iterator[None]:
@@ -97,7 +119,7 @@ class ServerClient:
             {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})},
         )
         try:
-            with urllib.request.urlopen(request, timeout=timeout or self._timeout) as response:
+            with urllib.request.urlopen(request, timeout=timeout or self._timeout, context=self._tls) as response:
                 return json.load(response) if as_json else response.read()
         except urllib.error.HTTPError as error:
             raise CalibrationError(f"{self.url}{path} answers {error.code}: {_sentence(error)}") from None
@@ -105,6 +127,13 @@ class ServerClient:
             raise CalibrationError(
                 f"The server does not answer {self.url}{path} ({error}): check the address and that it is up."
             ) from None
+
+
+def _unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _sentence(error: urllib.error.HTTPError) -> str:

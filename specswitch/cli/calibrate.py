@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from specswitch import profile as profiles
@@ -13,6 +15,8 @@ from specswitch.calibrate.client import ServerClient
 from specswitch.calibrate.measurements import Measurements, profile_of
 from specswitch.calibrate.show import break_even_table, draw, step_table
 from specswitch.calibrate.sweep import Plan, Sweep
+from specswitch.config import SwitchConfig
+from specswitch.engine.graph_sizes import speculative_limit
 from specswitch.errors import CalibrationError, SpecswitchError
 from specswitch.profile import Profile
 
@@ -127,8 +131,19 @@ def _profile(
     return profile_of(measured, accept_length)
 
 
+def _check_graphs(status: dict[str, Any], largest: int) -> None:
+    """Raises :class:`CalibrationError` where verify steps of ``largest`` requests would run without CUDA graphs."""
+    limit = speculative_limit(msgspec.convert(status["config"], SwitchConfig))
+    if status["key"]["cuda_graphs"] and limit is not None and largest > limit:
+        raise CalibrationError(
+            f"The server, as it is configured, has CUDA graphs for verify steps of up to {limit} requests alone, and"
+            f" {largest} would be measured without: start it with --specswitch-mode speculative, or lower --sizes."
+        )
+
+
 def _measure(client: ServerClient, plan: Plan, repeat: int, model: str | None, gpu: str | None) -> Measurements:
     measured = Measurements(client.key(gpu, model))
+    _check_graphs(client.status(), max(plan.sizes))
     with Console(stderr=True).status("Calibrating") as shown:
         for _ in range(repeat):
             Sweep(client, plan).run(measured, lambda what: shown.update(f"Calibrating: {what}"))

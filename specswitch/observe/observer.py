@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from specswitch.config import OperatingMode
@@ -33,6 +34,11 @@ class ReportingObserver:
     def pinned(self, mode: OperatingMode | None) -> None:
         self._status.pin(mode)
         self._log.pinned(mode)
+
+    def profile(self, path: Path | None) -> None:
+        """Goodput goes by this file from now on; None: it has yet to be measured."""
+        self._status.use_profile(path)
+        self._log.profile(path)
 
     def fault(self, error: BaseException, doing: str) -> None:
         self._status.fault(f"{doing}: {describe(error)}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from specswitch import profile as profiles
 from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.policy.base import Policy, Wish
 from specswitch.policy.dwell import Dwell
@@ -38,10 +36,7 @@ __all__ = [
 def policy_for(config: SwitchConfig, profile: Profile | None = None) -> Policy:
     """The policy that a configuration asks for; ``observe`` decides exactly as ``auto`` does.
 
-    ``profile`` takes the place of the file that the configuration names.
-
-    Raises:
-        ProfileError: the goodput policy is asked for and its profile cannot be used.
+    ``profile`` is what goodput goes by.
     """
     return around(config, steered(config, Steering(config.mode), profile))
 
@@ -61,10 +56,10 @@ def around(config: SwitchConfig, policy: Policy) -> Policy:
 
 
 def automatic(config: SwitchConfig, profile: Profile | None = None) -> Policy:
-    """What ``auto`` goes by."""
+    """What ``auto`` goes by: the watermarks, too, where goodput has no profile yet."""
     steady: Policy = Watermark(config.high_watermark, config.low_watermark)
-    if config.policy == "goodput" and (profile is not None or config.mode in ("auto", "observe")):
-        steady = _goodput(config, profile or profiles.load(Path(config.profile)))
+    if config.policy == "goodput" and profile is not None:
+        steady = _goodput(config, profile)
     return Dwell(steady, config.dwell_steps)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from specswitch.calibrate.measurements import Measurements, Switched, Window, fi
 from specswitch.calibrate.show import accept_lengths, break_even_table, step_table
 from specswitch.calibrate.sweep import Plan, Sweep
 from specswitch.cli import main
+from specswitch.cli.calibrate import _check_graphs
+from specswitch.config import SwitchConfig
 from specswitch.control import PinName
 from specswitch.errors import CalibrationError, ProfileError
 from specswitch.signals import Mode
@@ -275,6 +277,25 @@ class TestCommand:
         assert result.exit_code == code
         assert why in result.output
         assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("config", "graphs", "largest", "refused"),
+    [
+        (SwitchConfig(), True, 32, False),
+        (SwitchConfig(), True, 33, True),
+        (SwitchConfig(), False, 33, False),
+        (SwitchConfig(policy="goodput"), True, 256, False),
+        (SwitchConfig(mode="speculative"), True, 256, False),
+        (SwitchConfig(mode="plain"), True, 2, True),
+    ],
+)
+def test_verify_steps_that_would_run_without_graphs_are_not_measured(
+    config: SwitchConfig, graphs: bool, largest: int, refused: bool
+) -> None:
+    status = {"config": config.as_dict(), "key": {"cuda_graphs": graphs}}
+    with pytest.raises(CalibrationError, match="lower --sizes") if refused else nullcontext():
+        _check_graphs(status, largest)
 
 
 def test_tables_name_the_extremes() -> None:

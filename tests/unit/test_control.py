@@ -11,7 +11,7 @@ from pytest_mock import MockerFixture
 
 from specswitch.commands import Commands
 from specswitch.control import NUMBERS, Command, parse
-from specswitch.errors import ControlError
+from specswitch.errors import ControlError, ProfileError
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -47,7 +47,7 @@ def test_anything_else_is_one_sentence(values: dict[str, Any], why: str) -> None
 class TestCommands:
     def test_pins(self, mocker: MockerFixture) -> None:
         switch, log = mocker.MagicMock(faulted=False), mocker.MagicMock()
-        commands = Commands(switch, log)
+        commands = Commands(switch, log, mocker.MagicMock())
         assert commands.handle({"other": 1}) is None
         assert commands.handle({"specswitch_mode": 2}) is True
         assert commands.handle({"specswitch_mode": 0}) is True
@@ -58,7 +58,16 @@ class TestCommands:
 
     def test_a_switch_that_has_ended_follows_nothing(self, mocker: MockerFixture) -> None:
         switch, log = mocker.MagicMock(faulted=True), mocker.MagicMock()
-        assert Commands(switch, log).handle({"specswitch_mode": 2}) is False
+        assert Commands(switch, log, mocker.MagicMock()).handle({"specswitch_mode": 2}) is False
+        switch.pin.assert_not_called()
+
+    def test_has_the_profile_read_or_says_why_not(self, mocker: MockerFixture) -> None:
+        switch, log, use = mocker.MagicMock(faulted=False), mocker.MagicMock(), mocker.MagicMock()
+        commands = Commands(switch, log, use)
+        assert commands.handle({"specswitch_profile": 1}) is True
+        use.side_effect = ProfileError("The profile is gone.")
+        assert commands.handle({"specswitch_profile": 1}) is False
+        log.warning.assert_called_once_with("The profile is gone.")
         switch.pin.assert_not_called()
 
 

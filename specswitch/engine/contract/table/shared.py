@@ -233,6 +233,17 @@ PROFILE_KEY = Need(
     ),
 )
 
+WARM_UP = Need(
+    "specswitch.engine.warm_up",
+    (
+        function(
+            "sglang.srt.entrypoints.http_server", "_wait_and_warmup", _HOOK, whys.CALIBRATE, args=("server_args",)
+        ),
+        SERVER_ARGS.method("url", _CALL, whys.CALIBRATE),
+        *SERVER_ARGS.arguments(whys.CALIBRATE, "api_key", "admin_api_key"),
+    ),
+)
+
 CONTROL_CHANNEL = Need(
     "specswitch.engine.control_channel",
     (
@@ -275,4 +286,5 @@ SHARED = (
     RANK_CHANNEL,
     CONTROL_CHANNEL,
     PROFILE_KEY,
+    WARM_UP,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 BEFORE_CHOICE = "decide once a turn, before the batch is chosen"
+CALIBRATE = "measure a server before it says that it is ready"
 CATCH_UP = "write the draft's KV for tokens decoded while PLAIN"
 COLD = "return without a catch-up"
 COUNT_FREE = "see whether the speculative reserve fits the pool"
