@@ -7,7 +7,7 @@ from typing import Any
 
 from specswitch import control
 from specswitch.errors import SpecswitchError
-from specswitch.observe.log import EventLog
+from specswitch.observe.log import EventLog, describe
 from specswitch.switch import Switch
 
 
@@ -35,5 +35,8 @@ class Commands:
                 self._switch.pin(command.pin)
         except SpecswitchError as error:
             self._log.warning(str(error))
+            return False
+        except Exception as error:  # must not reach the scheduler
+            self._log.warning(f"What an operator sent was not followed ({describe(error)}).")
             return False
         return True

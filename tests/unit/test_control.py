@@ -68,6 +68,8 @@ class TestCommands:
         use.side_effect = ProfileError("The profile is gone.")
         assert commands.handle({"specswitch_profile": 1}) is False
         log.warning.assert_called_once_with("The profile is gone.")
+        use.side_effect = KeyError("surprise")
+        assert commands.handle({"specswitch_profile": 1}) is False
         switch.pin.assert_not_called()
 
 
