@@ -31,6 +31,8 @@ RESOLVED_VARIABLE = "SPECSWITCH_RESOLVED"
 
 _PREFIX = "SPECSWITCH_"
 
+OperatingMode = Literal["auto", "observe", "plain", "speculative"]
+
 
 class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an operator has decided.  Raises :class:`ConfigError` on a value that is not allowed."""
@@ -51,13 +53,21 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["watermark", "goodput"],
         Meta(
             description="What 'auto' goes by. 'watermark' is the decode batch size. 'goodput' is the tokens per second "
-            "that each mode would put out, from a profile and what has been served; it needs --specswitch-profile."
+            "that each mode would put out, from a profile and what has been served; it goes by "
+            "--specswitch-profile, or by what the server measures at start."
         ),
     ] = "watermark"
     profile: Annotated[
         str,
         Meta(description="The profile of this model, GPU, SGLang release and flags, as 'specswitch calibrate' writes."),
     ] = ""
+    calibrate: Annotated[
+        Literal["auto", "always", "never"],
+        Meta(
+            description="Whether a server with the goodput policy and without a profile measures one while it warms "
+            "up. 'auto' does it once and keeps the profile in ~/.cache/specswitch, 'always' at each start."
+        ),
+    ] = "auto"
     hysteresis: Annotated[
         float,
         Meta(
@@ -81,7 +91,7 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(ge=1, description="The least number of decode steps in a mode before the next switch."),
     ] = 32
     mode: Annotated[
-        Literal["auto", "observe", "plain", "speculative"],
+        OperatingMode,
         Meta(
             description="'auto' switches with the load. 'observe' decides and logs as 'auto' would, but never acts. "
             "'plain' and 'speculative' pin the mode."
@@ -146,7 +156,9 @@ class SwitchConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             _Given(self.high_watermark, "high_watermark"),
             _Given(self.low_watermark, "low_watermark"),
         )
-        _check_profile(_Given(self.policy, "policy"), _Given(self.profile, "profile"))
+        _check_profile(
+            _Given(self.policy, "policy"), _Given(self.profile, "profile"), _Given(self.calibrate, "calibrate")
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; ``plain_for`` becomes a sorted list."""
@@ -274,7 +286,7 @@ def load(args: argparse.Namespace | None, environ: Mapping[str, str]) -> SwitchC
     given |= (_from_file(Path(file)) if file else {}) | _from_variables(variables) | flags
     values = {name: _settings()[name].convert(where) for name, where in given.items()}
     _check_watermarks(*(given[name]._replace(value=values[name]) for name in ("high_watermark", "low_watermark")))
-    _check_profile(*(given[name]._replace(value=values[name]) for name in ("policy", "profile")))
+    _check_profile(*(given[name]._replace(value=values[name]) for name in ("policy", "profile", "calibrate")))
     return SwitchConfig(**values)
 
 
@@ -359,11 +371,16 @@ def _check_watermarks(high: _Given, low: _Given) -> None:
         )
 
 
-def _check_profile(policy: _Given, profile: _Given) -> None:
-    if policy.value == "goodput" and not profile.value:
+def _check_profile(policy: _Given, profile: _Given, calibrate: _Given) -> None:
+    if policy.value == "goodput" and not profile.value and calibrate.value == "never":
         raise ConfigError(
-            f"The goodput policy ({policy.source}) has no profile to go by: name one with --specswitch-profile,"
-            " written by 'specswitch calibrate'."
+            f"The goodput policy ({policy.source}) has no profile to go by and may not measure one"
+            f" ({calibrate.source}): name one with --specswitch-profile, written by 'specswitch calibrate'."
+        )
+    if profile.value and calibrate.value == "always":
+        raise ConfigError(
+            f"A server that always measures its profile ({calibrate.source}) does not go by the one that"
+            f" {profile.source} names: leave one of them out."
         )
 
 

@@ -26,6 +26,10 @@ class ProfileError(SpecswitchError):
     """A profile cannot be read, written or used."""
 
 
+class ControlError(SpecswitchError):
+    """A command to a running server says nothing that can be carried out."""
+
+
 class ReplayError(SpecswitchError):
     """A load trace cannot be replayed."""
 

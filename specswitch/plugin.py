@@ -13,19 +13,25 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 from specswitch import config as configuration
+from specswitch import profile as profiles
+from specswitch.calibrate import at_start
+from specswitch.commands import Commands
 from specswitch.config import SwitchConfig
-from specswitch.engine import admission, build, plain_graphs, request_metrics
+from specswitch.engine import admission, build, control_channel, plain_graphs, profile_key, request_metrics, warm_up
+from specswitch.engine.base import EngineFacts
 from specswitch.engine.contract import ContractReport, check_installed
 from specswitch.engine.hooks import InstanceHooks
 from specswitch.engine.rank_channel import RankChannel, tensor_parallel
-from specswitch.errors import ContractError, SpecswitchError, UnsupportedError
+from specswitch.errors import ContractError, ControlError, SpecswitchError, UnsupportedError
 from specswitch.observe.log import EventLog, get_logger
 from specswitch.observe.observer import ReportingObserver
 from specswitch.observe.status import Status
-from specswitch.policy import Policy, policy_for
+from specswitch.policy import Policy, Steering, around, automatic, steered
+from specswitch.profile_source import ProfileSource
 from specswitch.ranks import Follower, Leader
 from specswitch.switch import Switch
 
@@ -47,6 +53,8 @@ def register() -> None:
     HookRegistry.register(_SCHEDULER_INIT, _construct, HookType.AROUND)
     if not os.environ.get(configuration.RESOLVED_VARIABLE):  # a launcher: the processes that it starts answer no HTTP
         HookRegistry.register(request_metrics.TARGET, request_metrics.correct_accept_length, HookType.AFTER)
+        HookRegistry.register(control_channel.TARGET, _set_internal_state, HookType.AROUND)
+        HookRegistry.register(warm_up.TARGET, _warm_up, HookType.AROUND)
 
 
 def _is_asked_for(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -138,7 +146,24 @@ def _check(config: SwitchConfig, server_args: Any) -> None:
     sentence = build.refusal(report, server_args, config)
     if sentence is not None:
         raise UnsupportedError(sentence)
-    policy_for(config)  # an unusable profile is told before the model loads
+    if config.policy == "goodput" and config.profile:  # what is wrong with it is told before the model loads
+        path = Path(config.profile)
+        profiles.fit(profiles.load(path), path, build.key(report, server_args))
+
+
+async def _set_internal_state(original: Callable[..., Any], tokenizer_manager: Any, request: Any) -> Any:
+    if configuration.from_environ(os.environ) is None:
+        return await original(tokenizer_manager, request)
+    return await control_channel.check_at_the_door(original, tokenizer_manager, request, _contract().ok)
+
+
+def _warm_up(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    config = configuration.from_environ(os.environ)
+    if config is not None and _contract().ok and at_start.is_due(config):
+        client = warm_up.client_of(args[0] if args else kwargs["server_args"])
+        log = EventLog(get_logger(config.log_format, 0))
+        at_start.calibrate(client, config, log.calibration, log.warning)
+    original(*args, **kwargs)
 
 
 def _construct(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -164,18 +189,41 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     engine = build.create(report, scheduler, config)
     if report.newer_than_tested:
         log.warning(report.message())
-    status = Status(engine.facts, config)
-    policy = policy_for(config)
+    source = _profile_source(scheduler, engine.facts, config, log) if rank == 0 else None  # which decides for all
+    graphs, admitted = plain_graphs.of(scheduler), admission.facts(scheduler)
+    key = None if source is None else source.key
+    status = Status(engine.facts, config, key, admitted, graphs.facts.batch_sizes if graphs is not None else ())
+    observer = ReportingObserver(log, status)
+    steering = Steering(config.mode)
+    profile = None if source is None else source.at_start()
+    deciding = steered(config, steering, profile)
+    policy = around(config, deciding)
     if ranks > 1:
         policy = _decided_on_rank_0(policy, scheduler, rank)
-    scheduler.specswitch = Switch(engine, policy, config, ReportingObserver(log, status))
-    engine.attach(scheduler.specswitch)
+    switch = Switch(engine, policy, config, observer, steering=steering)
+    scheduler.specswitch = switch
+    engine.attach(switch)
+
+    def use_profile() -> None:
+        if config.policy != "goodput":
+            raise ControlError("A profile has no effect with --specswitch-policy watermark: choose goodput.")
+        if source is not None:
+            deciding.auto = automatic(config, source.read())
+            observer.profile(source.path)
+
+    control_channel.attach(InstanceHooks(), scheduler, Commands(switch, log, use_profile).handle)
     log.active(engine.facts, config)
-    log.admission(admission.facts(scheduler))
-    graphs = plain_graphs.of(scheduler)
+    log.admission(admitted)
     if graphs is not None:
         graphs.on_first_eager = log.warning
         log.plain_graphs(graphs.facts)
+    if config.policy == "goodput" and source is not None:
+        observer.profile(None if profile is None else source.path)
+
+
+def _profile_source(scheduler: Any, facts: EngineFacts, config: SwitchConfig, log: EventLog) -> ProfileSource:
+    key = profile_key.key_of(scheduler.server_args, facts.release, facts.path)
+    return ProfileSource(config, key, log.warning)
 
 
 def _decided_on_rank_0(policy: Policy, scheduler: Any, rank: int) -> Policy:

@@ -26,7 +26,10 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProfileKey(_Part, frozen=True):
-    """What a profile holds for; on anything else the step times differ."""
+    """What a profile holds for; on anything else the step times differ.
+
+    None stands for what an older file does not tell, or what the algorithm does not have.
+    """
 
     model: str
     gpu: str
@@ -42,6 +45,13 @@ class ProfileKey(_Part, frozen=True):
     tp_size: _Count
     dtype: str
     attention_backend: str
+    """Of decode steps."""
+    draft_model: str | None = None
+    quantization: str | None = None
+    """``none`` where SGLang was given none."""
+    kv_cache_dtype: str | None = None
+    cuda_graphs: bool | None = None
+    """Whether decode steps run as CUDA graphs."""
 
 
 class Point(_Part, frozen=True):
@@ -153,11 +163,50 @@ def save(profile: Profile, path: Path) -> None:
         raise ProfileError(f"The profile {path} cannot be written ({error.strerror}): choose another path.") from None
 
 
-def differences(profile: ProfileKey, running: ProfileKey) -> list[str]:
-    """Where a server is not what the profile was measured on: ``tp_size is 2, not 1`` for each field."""
-    fields = ProfileKey.__struct_fields__
-    pairs: list[tuple[str, Any, Any]] = [(name, getattr(running, name), getattr(profile, name)) for name in fields]
-    return [f"{name} is {here}, not {there}" for name, here, there in pairs if here != there]
+SOFT = frozenset({"release", "draft_model", "page_size"})
+"""Fields of a key in which a profile may differ from the server: what they change, served steps correct soon."""
+
+
+def fit(profile: Profile, path: Path, running: ProfileKey) -> str | None:
+    """Whether ``profile``, read from ``path``, may be used on a server: a warning, or None where nothing differs.
+
+    Raises:
+        ProfileError: it was made for another kind of server.
+    """
+    found = differences(profile.key, running)
+    hard = [sentence for name, sentence in found.items() if name not in SOFT]
+    if hard:
+        raise ProfileError(
+            f"The profile {path} was made for another server ({hard[0]}): calibrate this one, or leave out"
+            " --specswitch-profile."
+        )
+    if found:
+        return f"The profile {path} was made for a slightly different server ({'; '.join(found.values())})."
+    return None
+
+
+def differences(profile: ProfileKey, running: ProfileKey) -> dict[str, str]:
+    """Where a server is not what the profile was measured on: by field, ``tp_size is 2, not 1``.
+
+    Models count as the same by the last part of their path or name.  A ``dtype`` of ``auto`` is the model's own.
+    """
+    found = {}
+    for name in ProfileKey.__struct_fields__:
+        here, there = _comparable(name, getattr(running, name)), _comparable(name, getattr(profile, name))
+        untold = (name in _OPTIONAL and there is None) or (name == "dtype" and "auto" in (here, there))
+        if here != there and not untold:
+            found[name] = f"{name} is {here}, not {there}"
+    return found
+
+
+_OPTIONAL = frozenset({"draft_model", "quantization", "kv_cache_dtype", "cuda_graphs"})
+"""Fields that older files do not have."""
+
+
+def _comparable(name: str, value: Any) -> Any:
+    if name in ("model", "draft_model") and value is not None:
+        return value.rstrip("/").rpartition("/")[2]
+    return value
 
 
 class _Form(msgspec.Struct):

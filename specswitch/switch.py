@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from specswitch.config import SwitchConfig
+from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
 from specswitch.machine import SwitchMachine, Transition
-from specswitch.policy import Policy, Wish
+from specswitch.policy import Policy, Steering, Wish
 from specswitch.records import TransitionRecord
 from specswitch.signals import LoadSample, Mode
 
@@ -23,6 +23,8 @@ class Observer(Protocol):
     def transition(self, record: TransitionRecord) -> None: ...
 
     def recommendation(self, wish: Wish, sample: LoadSample) -> None: ...
+
+    def pinned(self, mode: OperatingMode | None) -> None: ...
 
     def fault(self, error: BaseException, doing: str) -> None: ...
 
@@ -43,7 +45,17 @@ class Switch:
         config: SwitchConfig,
         observer: Observer,
         clock: Callable[[], float] = time.perf_counter,
+        steering: Steering | None = None,
     ) -> None:
+        """
+        Args:
+            engine: switches the scheduler.
+            policy: decides, or follows the rank that does.
+            config: what the operator decided before the start.
+            observer: hears what happened.
+            clock: seconds.
+            steering: shared with a policy that follows pins.
+        """
         self.engine = engine
         self.policy = policy
         self.machine = SwitchMachine()
@@ -61,7 +73,7 @@ class Switch:
         self._asked_at = 0.0
         self._sample = LoadSample(Mode.SPECULATIVE, 0, 0, 0, 0, None)
         """The latest; an idle server before the first turn."""
-        self._turn = self._observe if config.mode == "observe" else self._act
+        self._steering = steering or Steering(config.mode)
 
     # What the engine tells
 
@@ -69,7 +81,7 @@ class Switch:
         if self.faulted:
             return
         with self._contained("deciding on a switch"):
-            self._turn()
+            self._take_turn()
 
     def on_decode_step(self, step: DecodeStep) -> None:
         with self._contained("counting a decode step"):
@@ -106,12 +118,28 @@ class Switch:
     def status(self) -> dict[str, Any]:
         return self._observer.status(self._sample)
 
+    # What an operator says
+
+    def pin(self, mode: OperatingMode | None) -> None:
+        """Operate in ``mode`` from the next turn on, None as configured; on all ranks before the same turn."""
+        self._steering.pinned = mode
+        self._recommended = Mode.SPECULATIVE
+        self._observer.pinned(mode)
+
     # One turn
 
-    def _act(self) -> None:
+    def _take_turn(self) -> None:
+        if self._steering.mode != "observe":
+            self._act(self.policy)
+        elif self.machine.mode is Mode.SPECULATIVE:
+            self._observe()
+        else:
+            self._act(_as_without_switching)
+
+    def _act(self, policy: Policy) -> None:
         mode = self.machine.mode
         self._sample = self.engine.sample(mode, self._decode_steps, self._steps_in_mode)
-        wish = self.policy(self._sample)
+        wish = policy(self._sample)
         if mode is Mode.DRAINING and (wish is None or wish.mode is Mode.PLAIN):
             self._enter_plain_if_drained()
             return
@@ -176,3 +204,7 @@ class Switch:
                 tokens_caught_up=entry.tokens_caught_up if isinstance(entry, SpeculativeEntry) else 0,
             )
         )
+
+
+def _as_without_switching(sample: LoadSample) -> Wish:
+    return Wish(Mode.SPECULATIVE, "pinned to observe")

@@ -1,4 +1,4 @@
-"""Time decode steps of a running server at chosen batch sizes, in both modes where it lets itself be pinned.
+"""Time decode steps of a running server at chosen batch sizes, pinned to one mode and then to the other.
 
 From outside, a step's seconds are those between two looks at ``/server_info`` over the decode steps counted between
 them; nothing is prefilled meanwhile, since all requests of a batch start together.
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from specswitch.calibrate.measurements import Measurements, Switched, Window
+from specswitch.control import PinName
 from specswitch.errors import CalibrationError
 from specswitch.signals import Mode
 
-_MODES = (Mode.PLAIN, Mode.SPECULATIVE)
+_PINS: dict[Mode, PinName] = {Mode.PLAIN: "plain", Mode.SPECULATIVE: "speculative"}
 
 
 class Client(Protocol):
@@ -24,7 +25,7 @@ class Client(Protocol):
 
     def status(self) -> dict[str, Any]: ...
 
-    def pin(self, mode: Mode | None) -> bool: ...
+    def pin(self, name: PinName) -> None: ...
 
     def requests(self, count: int, prompt_tokens: int, output_tokens: int) -> AbstractContextManager[None]: ...
 
@@ -65,35 +66,27 @@ class Sweep:
     def run(self, measurements: Measurements, progress: Callable[[str], None] = lambda what: None) -> None:
         """Measure every batch size and prompt length of the plan into ``measurements``.
 
-        A server that cannot be pinned is measured in the mode that its own ``--specswitch-mode`` pins.
-
         Raises:
-            CalibrationError: it is neither, or a batch did not come about or did not last.
+            CalibrationError: the server cannot be pinned, or a batch did not come about or did not last.
         """
-        pinnable = self._pinnable()
-        modes = _MODES if pinnable else (self._own_pin(),)
         try:
             for size in self._plan.sizes:
                 for prompt_tokens in self._plan.prompt_tokens:
                     progress(f"{size} requests, prompts of {prompt_tokens} tokens")
-                    self._measure(measurements, size, prompt_tokens, modes, pinnable)
+                    self._measure(measurements, size, prompt_tokens)
         finally:
-            if pinnable:
-                self._client.pin(None)
+            self._client.pin("configured")
 
-    def _measure(
-        self, measurements: Measurements, size: int, prompt_tokens: int, modes: Sequence[Mode], pinnable: bool
-    ) -> None:
+    def _measure(self, measurements: Measurements, size: int, prompt_tokens: int) -> None:
         with self._client.requests(size, prompt_tokens, self._plan.output_tokens):
             self._await(lambda status: status["batch_size"] == size and not status["queue_length"], f"{size} requests")
-            for mode in modes:
-                if pinnable:
-                    self._switch(mode, measurements)
+            for mode in _PINS:
+                self._switch(mode, measurements)
                 measurements.windows.append(self._window(mode, size, prompt_tokens))
 
     def _switch(self, mode: Mode, measurements: Measurements) -> None:
         before = self._client.status()
-        self._client.pin(mode)
+        self._client.pin(_PINS[mode])
         after = self._await(lambda status: status["mode"] == mode.value, f"{mode.value} mode")
         last = after["last_transition"]
         if before["mode"] != mode.value and last is not None and last["to"] == mode.value:
@@ -122,20 +115,6 @@ class Sweep:
             steps=steps,
             accept_length=last["accept_length"] if mode is Mode.SPECULATIVE else None,
         )
-
-    def _pinnable(self) -> bool:
-        """Whether the server says that it has taken a pin."""
-        return self._client.pin(Mode.SPECULATIVE) and self._client.status().get("pin") == Mode.SPECULATIVE.value
-
-    def _own_pin(self) -> Mode:
-        pinned = {"plain": Mode.PLAIN, "speculative": Mode.SPECULATIVE}
-        mode = pinned.get(self._client.status()["config"]["mode"])
-        if mode is None:
-            raise CalibrationError(
-                "The server lets nobody pin its mode while it runs: start it with --specswitch-mode plain and with"
-                " --specswitch-mode speculative, and calibrate each into the same measurements file."
-            )
-        return mode
 
     def _await(self, reached: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         until = self._clock() + self._plan.patience_seconds

@@ -15,6 +15,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "calibrate": ("specswitch.cli.calibrate:calibrate", "Measure a running server and write its profile."),
     "check": ("specswitch.cli.check:check", "Hold SGLang against what specswitch relies on."),
     "demo": ("specswitch.cli.demo:demo", "Watch a server switch while its load rises and falls."),
+    "pin": ("specswitch.cli.pin:pin", "Have a running server decode plainly or speculatively, or decide again."),
     "replay": ("specswitch.cli.replay:command", "Compare the policies on a load, by a profile, without a GPU."),
 }
 """Name to ``module:command`` and the line that ``specswitch --help`` shows."""

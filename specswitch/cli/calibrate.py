@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from specswitch import profile as profiles
@@ -15,6 +15,8 @@ from specswitch.calibrate.client import ServerClient
 from specswitch.calibrate.measurements import Measurements, profile_of
 from specswitch.calibrate.show import break_even_table, draw, step_table
 from specswitch.calibrate.sweep import Plan, Sweep
+from specswitch.config import SwitchConfig
+from specswitch.engine.graph_sizes import speculative_limit
 from specswitch.errors import CalibrationError, SpecswitchError
 from specswitch.profile import Profile
 
@@ -42,6 +44,8 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 
 @click.command()
 @click.argument("url", required=False)
+@click.option("--api-key", help="What the server was given as --api-key.")
+@click.option("--admin-api-key", "admin_key", help="What it was given as --admin-api-key.")
 @click.option("--out", type=_FILE, help="Write the profile there.")
 @click.option("--measurements", "measurements_file", type=_FILE, help="Keep what was measured there, and add to it.")
 @click.option("--profile", "profile_file", type=_FILE, help="Measure nothing, show this profile.")
@@ -52,13 +56,16 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--output-tokens", type=click.IntRange(min=1), default=_PLAN.output_tokens, show_default=True)
 @click.option("--window-steps", type=click.IntRange(min=1), default=_PLAN.window_steps, show_default=True)
+@click.option("--window-seconds", type=click.FloatRange(min=0), default=_PLAN.window_seconds, show_default=True)
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Passes over all sizes.")
 @click.option("--accept-length", type=click.FloatRange(min=1), help="To start from. Default: what was seen.")
 @click.option("--context", type=float, default=512, show_default=True, help="KV tokens per request, for the tables.")
 @click.option("--model", help="The name to keep. Default: the server's model path.")
-@click.option("--gpu", help="The name to keep. Default: what nvidia-smi says here, else 'cpu'.")
+@click.option("--gpu", help="The name to keep. Default: what nvidia-smi says on the server.")
 def calibrate(
     url: str | None,
+    api_key: str | None,
+    admin_key: str | None,
     out: Path | None,
     measurements_file: Path | None,
     profile_file: Path | None,
@@ -67,6 +74,7 @@ def calibrate(
     prompt_tokens: tuple[int, ...],
     output_tokens: int,
     window_steps: int,
+    window_seconds: float,
     repeat: int,
     accept_length: float | None,
     context: float,
@@ -76,18 +84,14 @@ def calibrate(
     """Measure the server at URL and write its profile.
 
     The server must run with --enable-specswitch and serve nothing else meanwhile.  Batches of each size are held in
-    both modes while their decode steps are timed.  A server whose mode cannot be pinned while it runs is measured in
-    the mode that it was started with: calibrate one with --specswitch-mode plain and one with --specswitch-mode
-    speculative into the same --measurements file.
+    both modes while their decode steps are timed; afterwards the server operates as configured again.
 
     Without URL the profile is made again from --measurements, or read from --profile, and shown.
     """
     try:
-        plan = Plan(sizes, prompt_tokens, output_tokens, window_steps)
-        profile = _profile(url, measurements_file, profile_file, plan, repeat, accept_length, model, gpu)
-        if profile is None:
-            print(f"Measured one mode into {measurements_file}; calibrate a server of the other mode into it as well.")
-            return
+        plan = Plan(sizes, prompt_tokens, output_tokens, window_steps, window_seconds)
+        client = None if url is None else ServerClient(url, api_key=api_key, admin_key=admin_key)
+        profile = _profile(client, measurements_file, profile_file, plan, repeat, accept_length, model, gpu)
         if out is not None:
             profiles.save(profile, out)
         if picture is not None:
@@ -102,7 +106,7 @@ def calibrate(
 
 
 def _profile(
-    url: str | None,
+    client: ServerClient | None,
     measurements_file: Path | None,
     profile_file: Path | None,
     plan: Plan,
@@ -110,38 +114,37 @@ def _profile(
     accept_length: float | None,
     model: str | None,
     gpu: str | None,
-) -> Profile | None:
-    """None where one mode has yet to be measured."""
+) -> Profile:
     if profile_file is not None:
         return profiles.load(profile_file)
-    if url is None:
+    if client is None:
         if measurements_file is None:
             raise CalibrationError("There is nothing to measure or to show: name a URL, --measurements or --profile.")
         return profile_of(kept.load(measurements_file), accept_length)
-    measured = _measure(ServerClient(url), plan, repeat, model, gpu or _gpu())
+    measured = _measure(client, plan, repeat, model, gpu)
     if measurements_file is not None:
         if measurements_file.exists():
             earlier = kept.load(measurements_file)
             earlier.add(measured)
             measured = earlier
         kept.save(measured, measurements_file)
-        if measured.missing():
-            return None
     return profile_of(measured, accept_length)
 
 
-def _measure(client: ServerClient, plan: Plan, repeat: int, model: str | None, gpu: str) -> Measurements:
+def _check_graphs(status: dict[str, Any], largest: int) -> None:
+    """Raises :class:`CalibrationError` where verify steps of ``largest`` requests would run without CUDA graphs."""
+    limit = speculative_limit(msgspec.convert(status["config"], SwitchConfig))
+    if status["key"]["cuda_graphs"] and limit is not None and largest > limit:
+        raise CalibrationError(
+            f"The server, as it is configured, has CUDA graphs for verify steps of up to {limit} requests alone, and"
+            f" {largest} would be measured without: start it with --specswitch-mode speculative, or lower --sizes."
+        )
+
+
+def _measure(client: ServerClient, plan: Plan, repeat: int, model: str | None, gpu: str | None) -> Measurements:
     measured = Measurements(client.key(gpu, model))
+    _check_graphs(client.status(), max(plan.sizes))
     with Console(stderr=True).status("Calibrating") as shown:
         for _ in range(repeat):
             Sweep(client, plan).run(measured, lambda what: shown.update(f"Calibrating: {what}"))
     return measured
-
-
-def _gpu() -> str:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return "cpu"
-    asked = [command, "--query-gpu=name", "--format=csv,noheader"]
-    names = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split("\n")
-    return names[0].strip() or "cpu"

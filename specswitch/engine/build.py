@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from specswitch.config import SwitchConfig
-from specswitch.engine import v2_compat
+from specswitch.engine import profile_key, v2_compat
 from specswitch.engine.base import Engine
-from specswitch.engine.contract import ContractReport, EnginePath
+from specswitch.engine.contract import ContractReport, EnginePath, ReleaseLine
 from specswitch.errors import UnsupportedError
+from specswitch.profile import ProfileKey
 
 
 def refusal(report: ContractReport, server_args: Any, config: SwitchConfig) -> str | None:
@@ -39,6 +40,12 @@ def _budget_refusal(server_args: Any) -> str | None:
     return f"--specswitch-draft-kv-budget is set, but {why}: leave it out."
 
 
+def key(report: ContractReport, server_args: Any) -> ProfileKey:
+    """What a profile for a server with these resolved arguments is made for."""
+    _, path = _path(report, not server_args.disable_overlap_schedule)
+    return profile_key.key_of(server_args, str(report.release), path)
+
+
 def create(report: ContractReport, scheduler: Any, config: SwitchConfig) -> Engine:
     """The engine for a constructed scheduler, not yet attached.
 
@@ -50,7 +57,11 @@ def create(report: ContractReport, scheduler: Any, config: SwitchConfig) -> Engi
 
 
 def _module(report: ContractReport, overlap: bool) -> ModuleType:
+    line, path = _path(report, overlap)
+    return importlib.import_module(line.paths[path])
+
+
+def _path(report: ContractReport, overlap: bool) -> tuple[ReleaseLine, EnginePath]:
     if report.line is None:
         raise UnsupportedError(report.message())
-    path: EnginePath = "v1" if "v1" in report.line.paths and not overlap else "v2"
-    return importlib.import_module(report.line.paths[path])
+    return report.line, "v1" if "v1" in report.line.paths and not overlap else "v2"

@@ -10,12 +10,13 @@ import sys
 import traceback
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
-from specswitch.config import SwitchConfig
+from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
 from specswitch.engine.plain_graphs import PlainGraphFacts
@@ -92,6 +93,18 @@ class EventLog:
             accept_length=rounded(sample.accept_length),
             step=sample.decode_step,
         )
+
+    def pinned(self, mode: OperatingMode | None) -> None:
+        """``specswitch.pinned``: an operator has pinned how the server operates, or (None) taken the pin off."""
+        self._write("info", "specswitch.pinned", mode=mode)
+
+    def profile(self, path: Path | None) -> None:
+        """``specswitch.profile``: what goodput goes by from now on."""
+        self._write("info", "specswitch.profile", path=None if path is None else str(path))
+
+    def calibration(self, doing: str) -> None:
+        """``specswitch.calibration``: how far the server has come in measuring itself."""
+        self._write("info", "specswitch.calibration", doing=doing)
 
     def fault(self, error: BaseException, doing: str) -> None:
         """``specswitch.fault``: switching has stopped, serving goes on.  Later faults are not logged."""

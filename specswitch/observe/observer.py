@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from specswitch.config import OperatingMode
 from specswitch.observe.log import EventLog, describe
 from specswitch.observe.status import Status
 from specswitch.policy import Wish
@@ -28,6 +30,15 @@ class ReportingObserver:
     def recommendation(self, wish: Wish, sample: LoadSample) -> None:
         self._status.recommend(wish.mode)
         self._log.recommendation(wish, sample)
+
+    def pinned(self, mode: OperatingMode | None) -> None:
+        self._status.pin(mode)
+        self._log.pinned(mode)
+
+    def profile(self, path: Path | None) -> None:
+        """Goodput goes by this file from now on; None: it has yet to be measured."""
+        self._status.use_profile(path)
+        self._log.profile(path)
 
     def fault(self, error: BaseException, doing: str) -> None:
         self._status.fault(f"{doing}: {describe(error)}")

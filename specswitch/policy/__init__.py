@@ -3,43 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from specswitch import profile as profiles
-from specswitch.config import SwitchConfig
+from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.policy.base import Policy, Wish
 from specswitch.policy.dwell import Dwell
 from specswitch.policy.features import PlainFor
 from specswitch.policy.goodput import Goodput, GoodputSettings
 from specswitch.policy.pinned import Pinned
+from specswitch.policy.steered import Steered, Steering
 from specswitch.policy.watermark import Watermark
 from specswitch.profile import Profile
 from specswitch.signals import Mode
 
-__all__ = ["Dwell", "Goodput", "GoodputSettings", "Pinned", "PlainFor", "Policy", "Watermark", "Wish", "policy_for"]
+__all__ = [
+    "Dwell",
+    "Goodput",
+    "GoodputSettings",
+    "Pinned",
+    "PlainFor",
+    "Policy",
+    "Steered",
+    "Steering",
+    "Watermark",
+    "Wish",
+    "around",
+    "automatic",
+    "policy_for",
+    "steered",
+]
 
 
 def policy_for(config: SwitchConfig, profile: Profile | None = None) -> Policy:
     """The policy that a configuration asks for; ``observe`` decides exactly as ``auto`` does.
 
-    ``plain_for`` outranks a pinned ``speculative``: what follows such a request is the pin again, after a dwell.
-    ``profile`` takes the place of the file that the configuration names.
-
-    Raises:
-        ProfileError: the goodput policy is asked for and its profile cannot be used.
+    ``profile`` is what goodput goes by.
     """
-    if config.mode == "plain":
-        return Pinned(Mode.PLAIN, "pinned to plain")
-    held = Dwell(_steady(config, profile), config.dwell_steps)
-    return PlainFor(config.plain_for, held) if config.plain_for else held
+    return around(config, steered(config, Steering(config.mode), profile))
 
 
-def _steady(config: SwitchConfig, profile: Profile | None) -> Policy:
-    if config.mode == "speculative":
-        return Pinned(Mode.SPECULATIVE, "pinned to speculative")
-    if config.policy == "goodput":
-        return _goodput(config, profile or profiles.load(Path(config.profile)))
-    return Watermark(config.high_watermark, config.low_watermark)
+def steered(config: SwitchConfig, steering: Steering, profile: Profile | None = None) -> Steered:
+    """As :func:`policy_for`, but following ``steering``, and without ``plain_for``."""
+    speculative: Policy = Pinned(Mode.SPECULATIVE, "pinned to speculative")
+    if config.plain_for:  # which takes the mode away from the pin and gives it back
+        speculative = Dwell(speculative, config.dwell_steps)
+    pins: dict[OperatingMode, Policy] = {"plain": Pinned(Mode.PLAIN, "pinned to plain"), "speculative": speculative}
+    return Steered(steering, pins, automatic(config, profile))
+
+
+def around(config: SwitchConfig, policy: Policy) -> Policy:
+    """What outranks ``policy``, a pinned ``speculative`` included: requests that are to be decoded plain."""
+    return PlainFor(config.plain_for, policy) if config.plain_for else policy
+
+
+def automatic(config: SwitchConfig, profile: Profile | None = None) -> Policy:
+    """What ``auto`` goes by: the watermarks, too, where goodput has no profile yet."""
+    steady: Policy = Watermark(config.high_watermark, config.low_watermark)
+    if config.policy == "goodput" and profile is not None:
+        steady = _goodput(config, profile)
+    return Dwell(steady, config.dwell_steps)
 
 
 def _goodput(config: SwitchConfig, profile: Profile) -> Goodput:

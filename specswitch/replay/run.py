@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specswitch.config import SwitchConfig
+from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.costs import advantage
 from specswitch.engine.base import DecodeStep, SpeculativeEntry
 from specswitch.machine import Transition
@@ -135,6 +135,9 @@ class _Record:
 
     def recommendation(self, wish: Wish, sample: LoadSample) -> None:
         """Never called: nothing is only observed here."""
+
+    def pinned(self, mode: OperatingMode | None) -> None:
+        """Never called: no operator stands by."""
 
     def fault(self, error: BaseException, doing: str) -> None:
         raise error

@@ -14,32 +14,49 @@ import pytest
 from specswitch import profile as profiles
 from specswitch.cpu_engine.prompts import PROMPTS
 from specswitch.cpu_engine.releases import installed_release
-from specswitch.cpu_engine.server import CpuServer, ServerFailed
+from specswitch.cpu_engine.server import CpuServer
 from specswitch.profile import Curve, Point
 
 pytestmark = pytest.mark.http
 
-SHIPPED = Path(__file__).parents[2] / "docs" / "benchmarks" / "profiles" / "h200-llama8b-0.5.17-eagle3-chain3.json"
 EAGLE = next(name for name in installed_release().modes if name.startswith("eagle"))
+FLAGS = ["--enable-specswitch", "--specswitch-policy=goodput", "--specswitch-log-format=json"]
 
 
-def hopeless(path: Path) -> str:
-    """A profile by which a verify step takes fifty times as long as a plain one."""
-    shipped = profiles.load(SHIPPED)
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The profile that a server has made of itself before it was ready."""
+    folder = tmp_path_factory.mktemp("cache")
+    with CpuServer(EAGLE, flags=FLAGS, env={"XDG_CACHE_HOME": str(folder)}, max_running_requests=2) as server:
+        status: dict[str, Any] = server.server_info()["internal_states"][0]["specswitch"]
+        assert server.generate(PROMPTS[0], 8)["text"]
+        log = server.log()
+    path = Path(status["profile"])
+    assert path.is_relative_to(folder / "specswitch")
+    assert (status["pinned"], status["fault"]) == (None, None)
+    assert log.index(f"the profile is {path}") < log.index("The server is fired up and ready to roll!")
+    return path
+
+
+def hopeless(measured: Path, path: Path) -> str:
+    """The same profile, but a verify step takes fifty times as long as a plain one."""
     plain = Curve([Point(1, 0.0, 0.02), Point(8, 0.0, 0.03)], 0.0)
     speculative = Curve([Point(1, 0.0, 1.0), Point(8, 0.0, 1.5)], 0.0)
-    profiles.save(msgspec.structs.replace(shipped, plain=plain, speculative=speculative), path)
+    profiles.save(msgspec.structs.replace(profiles.load(measured), plain=plain, speculative=speculative), path)
     return str(path)
 
 
-def test_a_profile_that_speaks_against_speculation_is_acted_upon(tmp_path: Path) -> None:
-    flags = [
-        "--enable-specswitch",
-        "--specswitch-policy=goodput",
-        f"--specswitch-profile={hopeless(tmp_path / 'profile.json')}",
-        "--specswitch-dwell-steps=4",
-        "--specswitch-log-format=json",
-    ]
+def test_a_server_measures_both_modes_before_it_is_ready(measured: Path) -> None:
+    profile = profiles.load(measured)
+    assert profile.key.release == installed_release().version
+    assert [point.batch_size for point in profile.plain.points] == [1, 2]
+    assert [point.batch_size for point in profile.speculative.points] == [1, 2]
+    assert profile.switching.drain_seconds > 0.0
+
+
+def test_a_profile_that_speaks_against_speculation_is_acted_upon(measured: Path, tmp_path: Path) -> None:
+    given = hopeless(measured, tmp_path / "profile.json")
+    flags = [*FLAGS, f"--specswitch-profile={given}", "--specswitch-dwell-steps=4"]
     prompts = list(PROMPTS[:3])
 
     def answers(server: CpuServer) -> list[str]:
@@ -54,7 +71,7 @@ def test_a_profile_that_speaks_against_speculation_is_acted_upon(tmp_path: Path)
             answers(server)
             status = server.server_info()["internal_states"][0]["specswitch"]
         assert status["fault"] is None
-        assert status["config"]["policy"] == "goodput"
+        assert status["profile"] == given
         assert status["transitions_by_kind"]["ENTER_PLAIN"] >= 1
         assert status["steps"]["PLAIN"] > 0
         assert answers(server) == first
@@ -63,11 +80,3 @@ def test_a_profile_that_speaks_against_speculation_is_acted_upon(tmp_path: Path)
     assert drains
     assert "accept length" in drains[0]["reason"]
     assert "tokens/s" in drains[0]["reason"]
-
-
-def test_a_profile_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
-    gone = tmp_path / "gone.json"
-    flags = ["--enable-specswitch", "--specswitch-policy=goodput", f"--specswitch-profile={gone}"]
-    with pytest.raises(ServerFailed) as failed, CpuServer(EAGLE, flags=flags):
-        pass
-    assert f"The profile {gone} cannot be read (No such file or directory)" in failed.value.log

@@ -15,6 +15,8 @@ from specswitch.cpu_engine.releases import as_flags, installed_release
 
 pytestmark = pytest.mark.http
 
+SHIPPED = Path(__file__).parents[2] / "docs" / "benchmarks" / "profiles" / "h200-llama8b-0.5.17-eagle3-chain3.json"
+
 PROBE = """
 import sys
 from sglang.srt.plugins import load_plugins
@@ -66,6 +68,7 @@ def test_refusals_are_one_sentence_each(tmp_path: Path) -> None:
         ([*_speculative(), on, "--specswitch-mode=sometimes"], "one of auto, observe, plain, speculative"),
         ([*_speculative(), "--specswitch-dwell-steps=5"], "specswitch is not enabled"),
         ([*_speculative(), on, "--specswitch-policy=goodput", "--specswitch-profile=nowhere.json"], "nowhere.json"),
+        ([*_speculative(), on, "--specswitch-policy=goodput", f"--specswitch-profile={SHIPPED}"], "for another server"),
         ([*_speculative(), on, "--speculative-adaptive"], _of_adaptive_speculation()),
     ]
 

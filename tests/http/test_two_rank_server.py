@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specswitch.control import NUMBERS
 from specswitch.cpu_engine.prompts import PROMPTS
 from specswitch.cpu_engine.server import CpuServer
 
@@ -45,8 +46,17 @@ def test_two_ranks_switch_together(tmp_path: Path) -> None:
         alone = _answers(server, 1, prompts[:1])
         together = _answers(server, 4, prompts)
         alone_again = _answers(server, 1, prompts[1:2])
+        pinned = []
+        for name in ("plain", "speculative"):
+            events = server.stream(prompts[0], max_new_tokens=40)
+            next(events)
+            assert server.post("/set_internal_state", {"server_args": {"specswitch_mode": NUMBERS[name]}}) == [True]
+            pinned.append(list(events)[-1]["text"])
+            shown = server.server_info()["internal_states"][0]["specswitch"]
+            assert (shown["pinned"], shown["mode"], shown["fault"]) == (name, name.upper(), None)
 
     assert (alone, together, alone_again) == (expected[:1], expected, expected[1:2])
+    assert pinned == expected[:1] * 2
     events = [
         json.loads(line) for line in log.read_text(errors="replace").splitlines() if line.startswith('{"timestamp')
     ]

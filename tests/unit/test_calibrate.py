@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from specswitch.calibrate.measurements import Measurements, Switched, Window, fi
 from specswitch.calibrate.show import accept_lengths, break_even_table, step_table
 from specswitch.calibrate.sweep import Plan, Sweep
 from specswitch.cli import main
+from specswitch.cli.calibrate import _check_graphs
+from specswitch.config import SwitchConfig
+from specswitch.control import PinName
 from specswitch.errors import CalibrationError, ProfileError
 from specswitch.signals import Mode
 
@@ -132,14 +135,12 @@ class TestMeasurements:
 class SimulatedClient:
     """A server whose steps take what ``TRUTH`` says, and that answers a look in a millisecond."""
 
-    def __init__(self, pinnable: bool = True, mode: str = "auto", most: int = 10_000) -> None:
+    def __init__(self, pinnable: bool = True, most: int = 10_000) -> None:
         self.pinnable = pinnable
-        self.config = mode
         self.most = most
         self.now = 0.0
-        self.mode = Mode.PLAIN if mode == "plain" else Mode.SPECULATIVE
-        self.pinned: Mode | None = None
-        self.pins: list[Mode | None] = []
+        self.mode = Mode.SPECULATIVE
+        self.pins: list[PinName] = []
         self.steps = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
         self.size = 0
         self.context = 0.0
@@ -176,15 +177,13 @@ class SimulatedClient:
             "context_tokens": self.context,
             "steps": {mode.value: steps for mode, steps in self.steps.items()},
             "last_transition": self.last,
-            "config": {"mode": self.config},
-            "pin": self.pinned.value if self.pinned else None,
         }
 
-    def pin(self, mode: Mode | None) -> bool:
+    def pin(self, name: PinName) -> None:
         if not self.pinnable:
-            return False
-        self.pins.append(mode)
-        self.pinned = mode
+            raise CalibrationError("409: switching has ended")
+        self.pins.append(name)
+        mode = {"plain": Mode.PLAIN, "speculative": Mode.SPECULATIVE}.get(name)
         if mode is not None and mode is not self.mode:
             cost = TRUTH.switching.cost()
             seconds = cost.drain if mode is Mode.PLAIN else cost.to_speculative(self.missed)
@@ -192,7 +191,6 @@ class SimulatedClient:
             self.last = {"to": mode.value, "duration_ms": 1e3 * seconds, "tokens_caught_up": caught_up}
             self.now += seconds
             self.mode, self.missed = mode, 0
-        return True
 
     @contextmanager
     def requests(self, count: int, prompt_tokens: int, output_tokens: int) -> Iterator[None]:
@@ -227,19 +225,13 @@ class TestSweep:
     def test_lets_the_policy_decide_again_in_the_end(self) -> None:
         client = SimulatedClient()
         swept(client)
-        assert client.pins[-1] is None
+        assert client.pins[-1] == "configured"
         with pytest.raises(CalibrationError):
             swept(client, output_tokens=10)
-        assert client.pins[-1] is None
+        assert client.pins[-1] == "configured"
 
-    @pytest.mark.parametrize(("pinned", "mode"), [("plain", Mode.PLAIN), ("speculative", Mode.SPECULATIVE)])
-    def test_a_server_with_a_mode_of_its_own_gives_one_curve(self, pinned: str, mode: Mode) -> None:
-        measured = swept(SimulatedClient(pinnable=False, mode=pinned))
-        assert {found.mode for found in measured.windows} == {mode}
-        assert measured.switches == []
-
-    def test_a_server_that_cannot_be_pinned_and_decides_by_itself(self) -> None:
-        with pytest.raises(CalibrationError, match="start it with --specswitch-mode plain and"):
+    def test_a_server_that_cannot_be_pinned(self) -> None:
+        with pytest.raises(CalibrationError, match="409: switching has ended"):
             swept(SimulatedClient(pinnable=False))
 
     def test_requests_that_end_too_early(self) -> None:
@@ -285,6 +277,25 @@ class TestCommand:
         assert result.exit_code == code
         assert why in result.output
         assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("config", "graphs", "largest", "refused"),
+    [
+        (SwitchConfig(), True, 32, False),
+        (SwitchConfig(), True, 33, True),
+        (SwitchConfig(), False, 33, False),
+        (SwitchConfig(policy="goodput"), True, 256, False),
+        (SwitchConfig(mode="speculative"), True, 256, False),
+        (SwitchConfig(mode="plain"), True, 2, True),
+    ],
+)
+def test_verify_steps_that_would_run_without_graphs_are_not_measured(
+    config: SwitchConfig, graphs: bool, largest: int, refused: bool
+) -> None:
+    status = {"config": config.as_dict(), "key": {"cuda_graphs": graphs}}
+    with pytest.raises(CalibrationError, match="lower --sizes") if refused else nullcontext():
+        _check_graphs(status, largest)
 
 
 def test_tables_name_the_extremes() -> None:

@@ -22,6 +22,7 @@ SETTINGS: dict[str, tuple[str, Any, Any]] = {
     "low_watermark": ("7", 7, 7),
     "policy": ("watermark", "watermark", "watermark"),
     "profile": ("here.json", "here.json", "here.json"),
+    "calibrate": ("never", "never", "never"),
     "hysteresis": ("0.02", 0.02, 0.02),
     "probe_share": ("0.0025", 0.0025, 0.0025),
     "dwell_steps": ("5", 5, 5),
@@ -73,6 +74,7 @@ def test_defaults() -> None:
         "low_watermark": 24,
         "policy": "watermark",
         "profile": "",
+        "calibrate": "auto",
         "hysteresis": 0.005,
         "probe_share": 0.005,
         "dwell_steps": 32,
@@ -301,12 +303,17 @@ class TestRefusals:
         assert loaded("--specswitch-high-watermark 25").low_watermark == 24
 
     def test_goodput_without_a_profile_names_the_source(self) -> None:
-        message = refused(environ={"SPECSWITCH_POLICY": "goodput"})
+        assert loaded("--specswitch-policy goodput").calibrate == "auto"
+        message = refused(environ={"SPECSWITCH_POLICY": "goodput", "SPECSWITCH_CALIBRATE": "never"})
         assert message.startswith("The goodput policy (SPECSWITCH_POLICY) has no profile")
         assert "--specswitch-profile" in message
         assert loaded("--specswitch-policy goodput --specswitch-profile p.json").policy == "goodput"
         with pytest.raises(ConfigError, match="no profile"):
-            SwitchConfig(policy="goodput")
+            SwitchConfig(policy="goodput", calibrate="never")
+
+    def test_a_profile_that_would_always_be_measured_is_not_named(self) -> None:
+        message = refused("--enable-specswitch --specswitch-profile p.json --specswitch-calibrate always")
+        assert "(--specswitch-calibrate) does not go by the one that --specswitch-profile names" in message
 
     def test_is_a_specswitch_error(self) -> None:
         assert issubclass(ConfigError, SpecswitchError)
@@ -322,6 +329,7 @@ def configs(draw: st.DrawFn) -> SwitchConfig:
         dwell_steps=draw(st.integers(1, 4096)),
         policy=draw(st.sampled_from(["watermark", "goodput"])),
         profile=draw(st.sampled_from(["p.json", "a b/q.json"])),
+        calibrate=draw(st.sampled_from(["auto", "never"])),
         hysteresis=draw(st.floats(0, 1)),
         probe_share=draw(st.floats(0, 0.01, exclude_max=True)),
         mode=draw(st.sampled_from(["auto", "observe", "plain", "speculative"])),

@@ -110,7 +110,7 @@ def test_log_explains_the_counts_of_draft_kv() -> None:
 def test_log_explains_every_event() -> None:
     source = (ROOT / "specswitch" / "observe" / "log.py").read_text(encoding="utf-8")
     events = set(re.findall(r'"(specswitch\.\w+)"', source))
-    assert len(events) == 7
+    assert len(events) == 10
     assert {line.strip("# `") for line in read("log.md").splitlines() if line.startswith("## `specswitch.")} == events
 
 

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specswitch.config import SwitchConfig
 from specswitch.costs import StepPoint, StepTime, SwitchCost
-from specswitch.errors import ProfileError
-from specswitch.policy import Dwell, Goodput, GoodputSettings, Wish, policy_for
+from specswitch.policy import Dwell, Goodput, GoodputSettings, Wish
 from specswitch.signals import LoadSample, LocalReadings, Mode, StepReading
 
 SPECULATIVE, DRAINING, PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN
@@ -271,9 +269,3 @@ def test_an_idle_server_waits_in_the_mode_of_the_first_request(accept: float, mo
     assert wish is not None
     assert wish.mode is expected
     assert goodput(accept)(LoadSample(expected, 0, 0, 0, 0, None)) is None
-
-
-def test_a_configuration_without_its_profile_is_refused() -> None:
-    with pytest.raises(ProfileError, match=r"gone\.json cannot be read"):
-        policy_for(SwitchConfig(policy="goodput", profile="gone.json"))
-    assert policy_for(SwitchConfig(policy="goodput", profile="gone.json", mode="plain"))

@@ -204,6 +204,11 @@ class TestStatus:
             "steps": {"SPECULATIVE": 0, "PLAIN": 0},
             "steps_in_mode": 0,
             "last_transition": None,
+            "pinned": None,
+            "key": None,
+            "profile": None,
+            "admission": None,
+            "graph_sizes": [],
             "recommended_mode": None,
             "fault": None,
             "config": SwitchConfig().as_dict(),
@@ -246,6 +251,13 @@ class TestStatus:
         assert status.as_dict(LOAD)["recommended_mode"] == "SPECULATIVE"
         status.recommend(Mode.PLAIN)
         assert status.as_dict(LOAD)["recommended_mode"] == "PLAIN"
+
+    def test_shows_a_pin_and_what_follows_from_it(self) -> None:
+        status = Status(FACTS, SwitchConfig())
+        status.pin("observe")
+        assert (status.as_dict(LOAD)["pinned"], status.as_dict(LOAD)["recommended_mode"]) == ("observe", "SPECULATIVE")
+        status.pin(None)
+        assert (status.as_dict(LOAD)["pinned"], status.as_dict(LOAD)["recommended_mode"]) == (None, None)
 
     def test_is_json_able(self) -> None:
         status = Status(FACTS, SwitchConfig(plain_for=frozenset({"min_p"})))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from specswitch.errors import ProfileError
-from specswitch.profile import Curve, Point, Prefill, Profile, ProfileKey, Switching, differences, load, save
+from specswitch.profile import Curve, Point, Prefill, Profile, ProfileKey, Switching, differences, fit, load, save
 
 KEY = ProfileKey(
     model="m",
@@ -115,6 +115,41 @@ def test_longest_accept_length() -> None:
 
 
 def test_differences_name_field_and_both_values() -> None:
-    assert differences(KEY, KEY) == []
+    assert differences(KEY, KEY) == {}
     running = msgspec.structs.replace(KEY, tp_size=2, release="0.5.22")
-    assert differences(KEY, running) == ["release is 0.5.22, not 0.5.23", "tp_size is 2, not 1"]
+    assert differences(KEY, running) == {"release": "release is 0.5.22, not 0.5.23", "tp_size": "tp_size is 2, not 1"}
+
+
+@pytest.mark.parametrize(
+    ("made_for", "running"),
+    [
+        ({}, {"quantization": "fp8", "kv_cache_dtype": "fp8_e4m3", "cuda_graphs": False, "draft_model": "d"}),
+        ({"model": "/models/m"}, {"model": "org/m"}),
+        ({"dtype": "auto"}, {"dtype": "float16"}),
+        ({}, {"dtype": "auto"}),
+    ],
+)
+def test_what_cannot_be_compared_is_no_difference(made_for: dict[str, Any], running: dict[str, Any]) -> None:
+    assert differences(msgspec.structs.replace(KEY, **made_for), msgspec.structs.replace(KEY, **running)) == {}
+
+
+def test_a_profile_of_another_server_is_refused_by_the_first_difference() -> None:
+    known = profile(key=msgspec.structs.replace(KEY, quantization="none", cuda_graphs=True))
+    path = Path("p.json")
+    assert fit(known, path, known.key) is None
+    for name, value, shown in [
+        ("model", "other", "model is other, not m"),
+        ("gpu", "h", "gpu is h, not g"),
+        ("quantization", "fp8", "quantization is fp8, not none"),
+        ("cuda_graphs", False, "cuda_graphs is False, not True"),
+        ("num_steps", 5, "num_steps is 5, not 3"),
+    ]:
+        with pytest.raises(ProfileError) as refused:
+            fit(known, path, msgspec.structs.replace(known.key, **{name: value, "release": "0.5.22"}))
+        assert f"The profile p.json was made for another server ({shown}): " in str(refused.value)
+
+
+def test_what_served_steps_correct_is_warned_of() -> None:
+    warning = fit(profile(), Path("p.json"), msgspec.structs.replace(KEY, release="0.5.22", page_size=64))
+    assert warning is not None
+    assert "slightly different server (release is 0.5.22, not 0.5.23; page_size is 64, not 1)" in warning

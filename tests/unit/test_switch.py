@@ -11,7 +11,7 @@ from pytest_mock import MockerFixture
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
 from specswitch.machine import Transition
-from specswitch.policy import Wish
+from specswitch.policy import Steering, Wish, around, steered
 from specswitch.signals import LoadSample, Mode
 from specswitch.switch import Switch
 
@@ -178,3 +178,63 @@ def test_a_step_count_that_cannot_be_reported_is_contained(bench: Bench) -> None
     bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 1, 0))
 
     assert bench.switch.faulted
+
+
+class TestPins:
+    def steered(self, mocker: MockerFixture, **settings: Any) -> Bench:
+        bench = Bench(mocker, **settings)
+        config = SwitchConfig(**settings)
+        steering = Steering(config.mode)
+        policy = around(config, steered(config, steering))
+        bench.switch = Switch(bench.engine, policy, config, bench.observer, steering=steering)
+        return bench
+
+    def test_a_pin_is_followed_at_once_and_taken_off_again(self, mocker: MockerFixture) -> None:
+        bench = self.steered(mocker)
+        assert bench.turn(None) is Mode.SPECULATIVE
+        bench.switch.pin("plain")
+        assert bench.turn(None) is Mode.PLAIN
+        assert bench.turn(None) is Mode.PLAIN
+        bench.switch.pin(None)
+        assert bench.turn(None) is Mode.PLAIN, "the watermarks' dwell is not over"
+        bench.engine.request_return.assert_not_called()
+        bench.switch.pin("speculative")
+        bench.turn(None)
+        bench.engine.request_return.assert_called_once()
+        assert [call.args[0] for call in bench.observer.pinned.call_args_list] == ["plain", None, "speculative"]
+
+    def test_a_server_pinned_to_auto_switches_though_it_was_started_in_one_mode(self, mocker: MockerFixture) -> None:
+        bench = self.steered(mocker, mode="speculative", high_watermark=2, low_watermark=1, dwell_steps=1)
+        bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 6))
+        assert bench.turn(None) is Mode.SPECULATIVE
+        bench.switch.pin("auto")
+        assert bench.turn(None) is Mode.PLAIN
+
+    def test_what_only_observes_goes_back_to_speculating_first(self, mocker: MockerFixture) -> None:
+        bench = self.steered(mocker, mode="observe", high_watermark=2, low_watermark=1, dwell_steps=1)
+        bench.switch.pin("plain")
+        assert bench.turn(None) is Mode.PLAIN
+        bench.switch.pin(None)
+        bench.turn(None)
+        bench.engine.request_return.assert_called_once()
+        bench.observer.recommendation.assert_not_called()
+        bench.switch.on_returned(SpeculativeEntry(requests=3, tokens_caught_up=0))
+        bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 6))
+        assert bench.turn(None) is Mode.SPECULATIVE
+        bench.observer.recommendation.assert_called_once()
+
+    def test_a_drain_ends_with_a_pin_to_speculative(self, mocker: MockerFixture) -> None:
+        bench = self.steered(mocker)
+        bench.engine.drained.return_value = False
+        bench.switch.pin("plain")
+        assert bench.turn(None) is Mode.DRAINING
+        bench.switch.pin("speculative")
+        assert bench.turn(None) is Mode.SPECULATIVE
+
+    def test_requests_to_be_decoded_plain_outrank_a_pin(self, mocker: MockerFixture) -> None:
+        bench = self.steered(mocker, plain_for=frozenset({"min_p"}))
+        bench.engine.sample.side_effect = lambda mode, step, in_mode: LoadSample(
+            mode, 1, 0, step, in_mode, None, frozenset({"min_p"})
+        )
+        bench.switch.pin("speculative")
+        assert bench.turn(None) is Mode.PLAIN

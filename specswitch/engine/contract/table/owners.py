@@ -19,6 +19,8 @@ INPUT_BLOCKER = Owner("sglang.srt.managers.scheduler_input_blocker", "SchedulerI
 PARALLEL_STATE = Owner("sglang.srt.distributed.parallel_state_wrapper", "ParallelState", since="0.5.13", until="0.5.20")
 STATE_REQUEST = Owner("sglang.srt.managers.io_struct", "GetInternalStateReq")
 STATE_REPLY = Owner("sglang.srt.managers.io_struct", "GetInternalStateReqOutput")
+COMMAND_REQUEST = Owner("sglang.srt.managers.io_struct", "SetInternalStateReq")
+COMMAND_REPLY = Owner("sglang.srt.managers.io_struct", "SetInternalStateReqOutput")
 METRICS_REPORTER = Owner("sglang.srt.managers.scheduler_components.metrics_reporter", "SchedulerMetricsReporter")
 TOKENIZER_MANAGER = Owner("sglang.srt.managers.tokenizer_manager", "TokenizerManager")
 DISPATCHER = Owner("sglang.utils", "TypeBasedDispatcher")

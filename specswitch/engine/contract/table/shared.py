@@ -6,6 +6,8 @@ from specswitch.engine.contract.pieces import Need, Use, function
 from specswitch.engine.contract.table import whys
 from specswitch.engine.contract.table.owners import (
     ALGORITHM,
+    COMMAND_REPLY,
+    COMMAND_REQUEST,
     CONFIG_BAG,
     DECODE_GRAPH_RUNNER,
     DISPATCHER,
@@ -58,6 +60,7 @@ PLUGIN = Need(
         SERVER_ARGS.method("from_cli_args", _HOOK, _FLAGS, args=("args",)),
         SERVER_ARGS.method("__post_init__", _HOOK, _START, until="0.5.18"),
         SERVER_ARGS.method("resolve_once", _HOOK, _START, since="0.5.19"),
+        *SCHEDULER.attributes(_READ, whys.PROFILE, "server_args"),
         SCHEDULER.method("__init__", _HOOK, "wire the switch into each scheduler", args=("server_args",)),
     ),
 )
@@ -209,6 +212,56 @@ REQUEST_METRICS = Need(
     ),
 )
 
+PROFILE_KEY = Need(
+    "specswitch.engine.profile_key",
+    (
+        *SERVER_ARGS.arguments(
+            whys.PROFILE,
+            "model_path",
+            "device",
+            "speculative_algorithm",
+            "speculative_eagle_topk",
+            "speculative_num_steps",
+            "speculative_num_draft_tokens",
+            "speculative_draft_model_path",
+            "page_size",
+            "tp_size",
+            "dtype",
+            "quantization",
+            "kv_cache_dtype",
+            "attention_backend",
+            "decode_attention_backend",
+            "disable_cuda_graph",
+        ),
+        *SERVER_ARGS.arguments(whys.PROFILE, "cuda_graph_config", since="0.5.14"),
+        *GRAPH_CONFIG.attributes(_READ, whys.PROFILE, "decode"),
+        *GRAPH_PHASE.attributes(_READ, whys.PROFILE, "backend"),
+    ),
+)
+
+WARM_UP = Need(
+    "specswitch.engine.warm_up",
+    (
+        function(
+            "sglang.srt.entrypoints.http_server", "_wait_and_warmup", _HOOK, whys.CALIBRATE, args=("server_args",)
+        ),
+        SERVER_ARGS.method("url", _CALL, whys.CALIBRATE),
+        *SERVER_ARGS.arguments(whys.CALIBRATE, "api_key", "admin_api_key"),
+    ),
+)
+
+CONTROL_CHANNEL = Need(
+    "specswitch.engine.control_channel",
+    (
+        *SCHEDULER.attributes(_READ, whys.COMMANDS, "_request_dispatcher"),
+        *DISPATCHER.attributes(_READ, whys.COMMANDS, "_mapping"),
+        COMMAND_REQUEST.itself(whys.COMMANDS),
+        *COMMAND_REQUEST.attributes(_READ, whys.COMMANDS, "server_args"),
+        COMMAND_REPLY.itself(whys.COMMANDS),
+        TOKENIZER_MANAGER.method("set_internal_state", _HOOK, whys.COMMANDS, args=("obj",)),
+    ),
+)
+
 RANK_CHANNEL = Need(
     "specswitch.engine.rank_channel",
     (
@@ -237,4 +290,7 @@ SHARED = (
     PENALTIES,
     REQUEST_METRICS,
     RANK_CHANNEL,
+    CONTROL_CHANNEL,
+    PROFILE_KEY,
+    WARM_UP,
 )
