@@ -35,7 +35,7 @@ test: setup
 
 test-unit: ready-$(FIRST)
 	@echo "== unit tests"
-	@$(VENVS)/$(FIRST)/bin/python -m pytest -m "not real and not http" $(PYTEST_ARGS)
+	@$(VENVS)/$(FIRST)/bin/python -m pytest -m "not real and not http" -n $(WORKERS) $(PYTEST_ARGS)
 
 $(REAL_TESTS): test-real-%: ready-%
 	@echo "== the real SGLang $*"

@@ -60,10 +60,7 @@ class LoadSample:
     decode_step: int
     """Decode steps whose results have been processed since start, in any mode."""
     steps_in_mode: int
-    """Of these, the steps since SPECULATIVE or PLAIN was last entered with a request running.
-
-    A switch of an empty server converts nothing, and a burst that follows it is not held in a mode for its sake.
-    """
+    """Of these, the steps since SPECULATIVE or PLAIN was last entered."""
     accept_length: float | None
     """Running mean of tokens per request and verify step (1 = no draft token accepted), or None
     before the first verify step."""

@@ -188,8 +188,7 @@ class Switch:
     ) -> None:
         take(reason)
         if transition is not Transition.BEGIN_DRAIN:
-            if entry is None or entry.requests:
-                self._steps_in_mode = 0
+            self._steps_in_mode = 0
             self._asked_for = None
         self._observer.transition(
             TransitionRecord(

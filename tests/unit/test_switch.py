@@ -116,19 +116,6 @@ def test_steps_in_a_mode_start_anew_with_it(bench: Bench) -> None:
     assert bench.engine.sample.call_args.args == (Mode.PLAIN, 2, 1)
 
 
-def test_a_switch_of_an_empty_server_starts_no_dwell(bench: Bench) -> None:
-    for _ in range(5):
-        bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 8))
-    bench.turn(TO_PLAIN)
-    for _ in range(4):
-        bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 3, 0))
-    bench.turn(TO_SPECULATIVE)
-    bench.switch.on_returned(SpeculativeEntry(requests=0, tokens_caught_up=0))
-    bench.turn(None)
-
-    bench.engine.sample.assert_called_with(Mode.SPECULATIVE, 9, 4)
-
-
 def test_observe_recommends_and_never_acts(mocker: MockerFixture) -> None:
     bench = Bench(mocker, mode="observe")
 
