@@ -1,6 +1,7 @@
 # Everything runs on a fresh clone with Python 3.11 or later, gcc and make.
 #   make setup   one virtual environment per SGLang release (2 GB and a minute or two each, the first time)
 #   make test    unit tests once, then the tests on the real SGLang in each release's environment
+#                (those marked `once` on the last)
 #   make demo    the demo on the first release
 #   make lint    ruff and mypy
 #   make contract  hold every released SGLang against the contract; docs/compatibility.md must say the same
@@ -12,6 +13,7 @@ RELEASES ?= 0.5.12.post1 0.5.23
 VENVS ?= .venvs
 override VENVS := $(abspath $(VENVS))
 FIRST := $(firstword $(RELEASES))
+LAST := $(lastword $(RELEASES))
 PYTEST_ARGS ?=
 WORKERS ?= 2
 DEMO_ARGS ?=
@@ -37,11 +39,13 @@ test-unit: ready-$(FIRST)
 	@echo "== unit tests"
 	@$(VENVS)/$(FIRST)/bin/python -m pytest -m "not real and not http" -n $(WORKERS) $(PYTEST_ARGS)
 
+# what does not depend on the release line runs on the last one alone
+$(REAL_TESTS): ONCE = $(if $(filter $(LAST),$*),, and not once)
 $(REAL_TESTS): test-real-%: ready-%
 	@echo "== the real SGLang $*"
 	@status=0; \
-	$(VENVS)/$*/bin/python -m pytest -m real -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || status=1; \
-	$(VENVS)/$*/bin/python -m pytest -m http $(PYTEST_ARGS) || status=1; \
+	$(VENVS)/$*/bin/python -m pytest -m "real$(ONCE)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) || status=1; \
+	$(VENVS)/$*/bin/python -m pytest -m "http$(ONCE)" $(PYTEST_ARGS) || status=1; \
 	exit $$status
 
 demo: ready-$(FIRST)

@@ -19,7 +19,7 @@ from specswitch.cpu_engine.releases import installed_release
 from specswitch.cpu_engine.server import CpuServer
 from specswitch.signals import Mode
 
-pytestmark = pytest.mark.http
+pytestmark = [pytest.mark.http, pytest.mark.once]
 
 EAGLE = next(name for name in installed_release().modes if name.startswith("eagle"))
 

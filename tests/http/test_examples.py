@@ -23,7 +23,7 @@ from specswitch.cpu_engine.prompts import PROMPTS
 from specswitch.cpu_engine.releases import DEFAULT_MODELS, as_flags, installed_release
 from specswitch.cpu_engine.server import free_port
 
-pytestmark = pytest.mark.http
+pytestmark = [pytest.mark.http, pytest.mark.once]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 START_SECONDS = 300

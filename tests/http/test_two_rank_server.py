@@ -13,7 +13,7 @@ from specswitch.control import NUMBERS
 from specswitch.cpu_engine.prompts import PROMPTS
 from specswitch.cpu_engine.server import CpuServer
 
-pytestmark = pytest.mark.http
+pytestmark = [pytest.mark.http, pytest.mark.once]
 
 MODE = {"0.5.12": "eagle-topk1-v1"}
 FLAGS = [

@@ -25,6 +25,7 @@ PLAIN_FROM, PLAIN_TO = 20, 100
 ANSWER = 170
 REQUESTS = 6
 WANTED = {
+    "eagle-topk4-v1-page1",
     "eagle3-v1-page1",
     "eagle-v2-page1",
     "standalone-v2-page1",

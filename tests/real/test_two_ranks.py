@@ -14,7 +14,7 @@ import pytest
 
 DECISIONS = 10_000
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.once]
 
 
 def test_ten_thousand_decisions_under_noise_without_a_disagreement() -> None:
