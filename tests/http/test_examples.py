@@ -99,7 +99,7 @@ def test_flags_file_and_watching(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     with served(log, "--specswitch-config", str(EXAMPLES / "specswitch.yaml"), "--specswitch-dwell-steps", "4") as url:
         with ThreadPoolExecutor() as elsewhere:
-            long = elsewhere.submit(generate, url, PROMPTS[0], temperature=0, max_new_tokens=200, ignore_eos=True)
+            long = elsewhere.submit(generate, url, PROMPTS[0], temperature=0, max_new_tokens=600, ignore_eos=True)
             wait_until(lambda: status(url)["steps"]["SPECULATIVE"] >= 8)
             generate(url, PROMPTS[1], temperature=0.7, min_p=0.1)
             through_both = long.result()["meta_info"]
