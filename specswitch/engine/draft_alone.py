@@ -60,9 +60,11 @@ class DraftAlone:
         self._gave_up = False
         """Whether something went wrong, so that nothing is kept any more."""
         self._report: Callable[[str, BaseException], None]
-        self.kept: KeptHidden | None = None
-        self.pause = PauseBudget(config.max_pause_ms, most_tokens)
-        if not scheduler.spec_algorithm.is_standalone():
+        self.kept: KeptHidden | None
+        if scheduler.spec_algorithm.is_standalone():
+            self.kept = None
+            self.pause = PauseBudget(config.max_pause_ms, most_tokens)
+        else:
             slots = allocator.size + scheduler.page_size
             self.kept = KeptHidden(config.draft_kv_budget * _MIB, slots, allocator.device)
             self.pause = PauseBudget(config.max_pause_ms, most_tokens, _FLOOR_MS, _MS_PER_TOKEN)
@@ -179,6 +181,14 @@ class DraftAlone:
             kept.forget(slots)
             if hidden is not None:
                 kept.make_room(hidden)
+
+
+def of(scheduler: Any, config: SwitchConfig, most_tokens: int) -> DraftAlone | None:
+    """None where the draft needs the target's hidden states and none are to be kept, or there is no draft model."""
+    algorithm = scheduler.spec_algorithm
+    if algorithm.is_standalone() or (config.draft_kv_budget and not algorithm.is_ngram()):
+        return DraftAlone(scheduler, config, most_tokens)
+    return None
 
 
 def within(ranges: Sequence[Range], room: int) -> list[Range]:

@@ -14,9 +14,8 @@ Relies on (0.5.12.post1): ``managers/scheduler.py`` ``Scheduler.get_next_batch_t
 from __future__ import annotations
 
 import abc
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -27,7 +26,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
-from specswitch.engine import features, kv
+from specswitch.engine import draft_alone, features, kv
 from specswitch.engine.base import (
     DecodeStep,
     DraftKV,
@@ -36,7 +35,8 @@ from specswitch.engine.base import (
     SpeculativeEntry,
     TurnListener,
 )
-from specswitch.engine.draft_alone import DraftAlone, Range, within
+from specswitch.engine.beside import CatchUpBeside
+from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import (
     Extend,
@@ -44,13 +44,10 @@ from specswitch.engine.draft_kv import (
     is_worth,
     make_catch_up,
     missing_tokens,
-    ranges_beside,
     start_at_gaps,
     turn_into_catch_up,
 )
-from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.hooks import InstanceHooks, swapped
-from specswitch.engine.pause import PauseBudget
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import eager_forward
 from specswitch.engine.readings import StepReadings
@@ -63,7 +60,7 @@ _LARGEST_EXTEND = 16384
 """Tokens of one catch-up forward at most, where SGLang does not chunk its prefills."""
 
 
-class Line0512Engine(abc.ABC):
+class Line0512Engine(CatchUpBeside):
     """Switches a live scheduler of SGLang 0.5.11-0.5.12; see ``specswitch.engine.base.Engine``."""
 
     path: Literal["v1", "v2"]
@@ -110,11 +107,12 @@ class Line0512Engine(abc.ABC):
             else _LARGEST_EXTEND
         )
         self._largest_extend = min(chunk, _LARGEST_EXTEND)
-        self._pause = PauseBudget(config.max_pause_ms, self._largest_extend)
-        self.draft_stats = DraftStats()
-        self._alone: DraftAlone | None = None
-        if self._algorithm.is_standalone() or (self._has_draft_kv and config.draft_kv_budget):
-            self._alone = DraftAlone(scheduler, config, self._largest_extend)
+        self._prepare_beside(
+            config.max_pause_ms,
+            self._largest_extend,
+            alone=draft_alone.of(scheduler, config, self._largest_extend),
+            measures=torch.device(scheduler.device).type == "cpu" and scheduler.tp_size == 1,
+        )
         self._unseen: UnseenSlots | None = None
         if self._has_draft_kv and not args.disable_radix_cache:
             allocator = scheduler.token_to_kv_pool_allocator
@@ -308,10 +306,7 @@ class Line0512Engine(abc.ABC):
     def _internal_state(self, request: GetInternalStateReq) -> Any:
         reply = self._scheduler.get_internal_state(request)
         with self._contained("showing the status"):
-            draft_kv = self.draft_stats.as_dict()
-            if self._alone is not None and self._alone.kept is not None:
-                draft_kv["kept_hidden_states"] = self._alone.kept.as_dict()
-            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": draft_kv}
+            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_kv_status()}
         return reply
 
     @contextmanager
@@ -393,10 +388,10 @@ class Line0512Engine(abc.ABC):
         """What this turn does on the way back: a plain step, perhaps after some catching up; nothing; or the return."""
         if not self._can_return(batch):
             return "plain"
-        if self._catch_up_alone(batch):
+        if self._return_asked == "catch-up" and self._catch_up_alone(batch.reqs):
             return "plain"
         if self._needs_aside(batch):
-            self._catch_up_aside(batch)
+            self._catch_up_aside(batch.reqs)
             return "plain"
         return "hold" if self._result_in_flight() else "return"
 
@@ -471,68 +466,10 @@ class Line0512Engine(abc.ABC):
         missing = sum(missing_tokens(req) for req in batch.reqs if not req.finished() and is_worth(req))
         return missing > self._pause.tokens
 
-    def _catch_up_alone(self, batch: ScheduleBatch) -> bool:
-        """Let the draft write by itself what it can; whether that leaves more of it than one pause allows."""
-        if self._alone is None or self._return_asked == "cold":
-            return False
-        with self._after_launches():
-            ranges, is_more = self._alone.what_is_missing(batch.reqs, self._alone.pause.tokens)
-        if ranges:
-            milliseconds = self._write_alone(ranges)
-            if self._scheduler.tp_size == 1:
-                self._alone.pause.took(sum(end - start for _, start, end in ranges), milliseconds)
-            for req, _, end in ranges:
-                set_gap(req, end)
-        return is_more
-
-    def _write_alone(self, ranges: Sequence[Range]) -> float:
-        """Let the draft write ranges by itself; returns the milliseconds that took."""
-        began = time.perf_counter()
-        self.write_draft_kv(ranges, alone=True)
-        milliseconds = (time.perf_counter() - began) * 1e3
-        self.draft_stats.pause_alone(sum(end - start for _, start, end in ranges), milliseconds)
-        return milliseconds
-
-    def _catch_up_aside(self, batch: ScheduleBatch) -> None:
-        """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
-        ranges = self._ranges_beside(batch.reqs, self._pause.tokens)
-        if not ranges:
-            return
-        began = time.perf_counter()
-        self.write_draft_kv(ranges)
-        tokens = sum(end - start for _, start, end in ranges)
-        self._after_aside(tokens, (time.perf_counter() - began) * 1e3)
-        for req, _, end in ranges:
-            # the last position was written with the token that the target sampled, not with the one that followed
-            set_gap(req, end - 1)
-
-    def _ranges_beside(self, reqs: Sequence[Any], room: int) -> list[Range]:
-        if self._alone is None:
-            return ranges_beside(reqs, room)
-        with self._after_launches():
-            ranges = self._alone.short_of_kept(ranges_beside(reqs, sum(map(missing_tokens, reqs))))
-        return [reach for reach in within(ranges, room) if reach[2] - reach[1] > 1]
-
     def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:
-        """Write the draft's KV of ``(request, start, end)`` token ranges in place, beside the event loop.
-
-        Args:
-            alone: leave the target out; only for what :class:`DraftAlone` says the draft can write alone.
-        """
         batch = aside_batch(self._scheduler, ranges)
         with self._after_launches(), self._target_aside(ranges, batch.out_cache_loc, alone):
             self._forward_aside(batch)
-
-    def _target_aside(self, ranges: Sequence[Range], slots: torch.Tensor, alone: bool) -> AbstractContextManager[None]:
-        """What becomes of the target in an extend over ``ranges``, at ``slots``, beside the running batch."""
-        if self._alone is None:
-            return nullcontext()
-        return self._alone.without_target(ranges, slots) if alone else self._alone.over_known_tokens()
-
-    def _after_aside(self, tokens: int, milliseconds: float) -> None:
-        self.draft_stats.pause(tokens, milliseconds)
-        if self._scheduler.tp_size == 1:
-            self._pause.took(tokens, milliseconds)
 
     # Prefixes
 
@@ -546,7 +483,9 @@ class Line0512Engine(abc.ABC):
             rows = [req.req_pool_idx for req in batch.reqs]
             req_to_token = self._scheduler.req_to_token_pool.req_to_token
             slots = kv.gather_slots(req_to_token, rows, [0] * len(rows), batch.prefix_lens)
-            gaps = self._fill_alone(batch, self._unseen.gaps_in(slots, batch.prefix_lens))
+            gaps = self._unseen.gaps_in(slots, batch.prefix_lens)
+            if not self._has_embeddings(batch):
+                gaps = self._fill_alone(batch.reqs, gaps, batch.prefix_lens)
             missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps, strict=True) if gap is not None)
             if 0 < missing <= self._largest_extend and not self._has_embeddings(batch):
                 self.draft_stats.prefix_tokens_filled += start_at_gaps(batch, gaps)
@@ -555,25 +494,6 @@ class Line0512Engine(abc.ABC):
                 self.draft_stats.prefix_tokens_skipped += missing
         for req, gap in zip(batch.reqs, gaps, strict=True):
             set_gap(req, gap)
-
-    def _fill_alone(self, batch: ScheduleBatch, gaps: Sequence[int | None]) -> list[int | None]:
-        """Let the draft write by itself what it can of the gaps, up to one pause; returns what is left of them."""
-        alone = self._alone
-        ranges = [
-            (req, gap, prefix)
-            for req, gap, prefix in zip(batch.reqs, gaps, batch.prefix_lens, strict=True)
-            if gap is not None
-        ]
-        if alone is None or not ranges or self._has_embeddings(batch):
-            return list(gaps)
-        with self._after_launches():
-            written = within(alone.leading(ranges), alone.pause.tokens)
-        if written:
-            self._write_alone(written)
-            self.draft_stats.prefix_tokens_filled += sum(end - start for _, start, end in written)
-        ends = {req.rid: end for req, _, end in written}
-        after = [ends.get(req.rid, gap) for req, gap in zip(batch.reqs, gaps, strict=True)]
-        return [None if gap == prefix else gap for gap, prefix in zip(after, batch.prefix_lens, strict=True)]
 
     @staticmethod
     def _has_embeddings(batch: ScheduleBatch) -> bool:
@@ -647,10 +567,6 @@ class Line0512Engine(abc.ABC):
         """The tokens a plain server has fed to the penalizers when it launches this request's next step."""
 
     @abc.abstractmethod
-    def _after_launches(self) -> AbstractContextManager[None]:
-        """Where forwards run beside the event loop: on a stream, after all that was launched on either."""
-
-    @abc.abstractmethod
     def _forward_aside(self, batch: ScheduleBatch) -> None:
         """Run a batch through the speculative worker, after all launches; its result is dropped."""
 
@@ -658,10 +574,10 @@ class Line0512Engine(abc.ABC):
     def _cold_draft_input(self, batch: ScheduleBatch) -> Any:
         """A draft input that knows only the last token of each request."""
 
-    def _joins_plain(self, batch: ScheduleBatch) -> None:  # noqa: B027 - not every worker needs it
+    def _joins_plain(self, batch: ScheduleBatch) -> None:
         """A prefilled batch was brought into plain form."""
 
-    def _after_catch_up(self, batch: ScheduleBatch) -> None:  # noqa: B027 - not every worker needs it
+    def _after_catch_up(self, batch: ScheduleBatch) -> None:
         """The catch-up's result was processed as one plain decode step."""
 
 

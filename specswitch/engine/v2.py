@@ -18,7 +18,6 @@ differs between the releases is in ``v2_compat``.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -27,7 +26,7 @@ import torch
 
 from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
-from specswitch.engine import features, kv, v2_batch, v2_compat
+from specswitch.engine import draft_alone, features, kv, v2_batch, v2_compat
 from specswitch.engine.base import (
     DecodeStep,
     DraftKV,
@@ -36,12 +35,11 @@ from specswitch.engine.base import (
     SpeculativeEntry,
     TurnListener,
 )
-from specswitch.engine.draft_alone import DraftAlone, Range, within
+from specswitch.engine.beside import CatchUpBeside
+from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
-from specswitch.engine.draft_kv import is_worth, missing_tokens, ranges_beside
-from specswitch.engine.draft_stats import DraftStats
+from specswitch.engine.draft_kv import is_worth, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
-from specswitch.engine.pause import PauseBudget
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import eager_forward, plain_forward
 from specswitch.engine.readings import StepReadings
@@ -59,7 +57,7 @@ _FREE_RIDE = 1024
 """Tokens up to which a forward takes little longer than its floor (docs/benchmarks: 20 ms, 22 microseconds a token)."""
 
 
-class V2Engine:
+class V2Engine(CatchUpBeside):
     """Switches a live scheduler; see ``specswitch.engine.base.Engine``."""
 
     def __init__(
@@ -110,15 +108,14 @@ class V2Engine:
 
         chunk = scheduler.chunked_prefill_size
         self._largest_extend: int = min(chunk, _LARGEST_EXTEND) if chunk else _LARGEST_EXTEND
-        self._pause = PauseBudget(config.max_pause_ms, self._largest_extend)
-        self.draft_stats = DraftStats()
-        self._alone: DraftAlone | None = None
-        if self._algorithm.is_standalone() or (self._has_draft_kv and config.draft_kv_budget):
-            self._alone = DraftAlone(scheduler, config, self._largest_extend)
+        self._prepare_beside(
+            config.max_pause_ms,
+            self._largest_extend,
+            alone=draft_alone.of(scheduler, config, self._largest_extend),
+            measures=torch.device(scheduler.device).type == "cpu" and scheduler.server_args.tp_size == 1,
+        )
         allocator = scheduler.token_to_kv_pool_allocator
         self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
-        self._measures_forwards = torch.device(scheduler.device).type == "cpu" and scheduler.server_args.tp_size == 1
-        """Whether the time that a launch takes is the forward's, and no other rank has to agree on it."""
 
         self._plain = False
         """Whether the running batch is in plain form."""
@@ -307,10 +304,7 @@ class V2Engine:
     def _around_internal_state(self, original: Callable[..., Any], request: Any) -> Any:
         reply = original(request)
         with self._contained("showing the status"):
-            draft_kv = self.draft_stats.as_dict()
-            if self._alone is not None and self._alone.kept is not None:
-                draft_kv["kept_hidden_states"] = self._alone.kept.as_dict()
-            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": draft_kv}
+            reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_kv_status()}
         return reply
 
     @contextmanager
@@ -445,10 +439,10 @@ class V2Engine:
         if batch.is_empty() or not self._has_room_to_return(batch) or self._needs_plain(batch):
             return None
         catch_up = draft_kv == "catch-up" and self._has_draft_kv
-        if catch_up and self._catch_up_alone(batch):
+        if catch_up and self._catch_up_alone(batch.reqs):
             return None
         if catch_up and sum(_missing_of_worthy(batch.reqs)) > self._pause.tokens:
-            self._catch_up_aside(batch)
+            self._catch_up_aside(batch.reqs)
             return None
         if self._in_flight():
             return self._hold(batch)
@@ -532,57 +526,7 @@ class V2Engine:
         self._plain, self._return_asked, self._penalties_due = False, None, False
         self._listener.on_returned(entry)
 
-    def _catch_up_alone(self, batch: Any) -> bool:
-        """Let the draft write by itself what it can; whether that leaves more of it than one pause allows."""
-        if self._alone is None:
-            return False
-        with self._after_launches():
-            ranges, is_more = self._alone.what_is_missing(batch.reqs, self._alone.pause.tokens)
-        if ranges:
-            milliseconds = self._write_alone(ranges)
-            if self._measures_forwards:
-                self._alone.pause.took(sum(end - start for _, start, end in ranges), milliseconds)
-            for req, _, end in ranges:
-                set_gap(req, end)
-        return is_more
-
-    def _write_alone(self, ranges: Sequence[Range]) -> float:
-        """Let the draft write ranges by itself; returns the milliseconds that took."""
-        began = time.perf_counter()
-        self.write_draft_kv(ranges, alone=True)
-        milliseconds = (time.perf_counter() - began) * 1e3
-        self.draft_stats.pause_alone(sum(end - start for _, start, end in ranges), milliseconds)
-        return milliseconds
-
-    def _catch_up_aside(self, batch: Any) -> None:
-        """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
-        ranges = self._ranges_beside(batch.reqs, self._pause.tokens)
-        if not ranges:
-            return
-        began = time.perf_counter()
-        self.write_draft_kv(ranges)
-        milliseconds = (time.perf_counter() - began) * 1e3
-        tokens = sum(end - start for _, start, end in ranges)
-        self.draft_stats.pause(tokens, milliseconds)
-        if self._measures_forwards:
-            self._pause.took(tokens, milliseconds)
-        for req, _, end in ranges:
-            # the last position was not written with the token that followed
-            set_gap(req, end - 1)
-
-    def _ranges_beside(self, reqs: Sequence[Any], room: int) -> list[Range]:
-        if self._alone is None:
-            return ranges_beside(reqs, room)
-        with self._after_launches():
-            ranges = self._alone.short_of_kept(ranges_beside(reqs, sum(map(missing_tokens, reqs))))
-        return [reach for reach in within(ranges, room) if reach[2] - reach[1] > 1]
-
     def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:
-        """Write the draft's KV of ``(request, start, end)`` token ranges in place, beside the event loop.
-
-        Args:
-            alone: leave the target out; only for what :class:`DraftAlone` says the draft can write alone.
-        """
         from sglang.srt.managers.overlap_utils import resolve_forward_inputs
 
         scheduler = self._scheduler
@@ -592,12 +536,6 @@ class V2Engine:
             resolve_forward_inputs(batch, scheduler.future_map)
             with self._target_aside(ranges, batch.out_cache_loc, alone):
                 scheduler.draft_worker.forward_batch_generation(batch)
-
-    def _target_aside(self, ranges: Sequence[Range], slots: torch.Tensor, alone: bool) -> AbstractContextManager[None]:
-        """What becomes of the target in an extend over ``ranges``, at ``slots``, beside the running batch."""
-        if self._alone is None:
-            return nullcontext()
-        return self._alone.without_target(ranges, slots) if alone else self._alone.over_known_tokens()
 
     # Prefixes
 
@@ -609,7 +547,9 @@ class V2Engine:
         """
         gaps: list[int | None] = [None] * len(batch.reqs)
         if self._unseen.any and any(batch.prefix_lens):
-            gaps = self._fill_alone(batch, self._gaps_in_prefixes(batch))
+            gaps = self._gaps_in_prefixes(batch)
+            if v2_batch.is_all_tokens(batch):
+                gaps = self._fill_alone(batch.reqs, gaps, batch.prefix_lens)
             missing = sum(prefix - gap for prefix, gap in zip(batch.prefix_lens, gaps, strict=True) if gap is not None)
             most = _FREE_RIDE - batch.extend_num_tokens if self._plain else _MOST_CHUNKS * self._largest_extend
             if 0 < missing <= most and v2_batch.is_all_tokens(batch):
@@ -620,25 +560,6 @@ class V2Engine:
                 self.draft_stats.prefix_tokens_skipped += missing
         for req, gap in zip(batch.reqs, gaps, strict=True):
             set_gap(req, gap)
-
-    def _fill_alone(self, batch: Any, gaps: Sequence[int | None]) -> list[int | None]:
-        """Let the draft write by itself what it can of the gaps, up to one pause; returns what is left of them."""
-        alone = self._alone
-        ranges = [
-            (req, gap, prefix)
-            for req, gap, prefix in zip(batch.reqs, gaps, batch.prefix_lens, strict=True)
-            if gap is not None
-        ]
-        if alone is None or not ranges or not v2_batch.is_all_tokens(batch):
-            return list(gaps)
-        with self._after_launches():
-            written = within(alone.leading(ranges), alone.pause.tokens)
-        if written:
-            self._write_alone(written)
-            self.draft_stats.prefix_tokens_filled += sum(end - start for _, start, end in written)
-        ends = {req.rid: end for req, _, end in written}
-        after = [ends.get(req.rid, gap) for req, gap in zip(batch.reqs, gaps, strict=True)]
-        return [None if gap == prefix else gap for gap, prefix in zip(after, batch.prefix_lens, strict=True)]
 
     def _fill_prefixes(self, batch: Any, gaps: Sequence[int | None], missing: int) -> None:
         """Let the prefill start at the gaps, or where that makes it too large, write them in forwards before it."""

@@ -14,11 +14,8 @@ from specswitch.engine.contract.table.owners import (
     DISPATCHER,
     DRAFT_INPUT,
     EAGLE_V2,
-    FORWARD_BATCH,
     FORWARD_MODE,
     FUTURE_MAP,
-    HIDDEN_MODE,
-    LOGITS_OUTPUT,
     METRICS_REPORTER,
     MODEL_CONFIG,
     NEXT_BATCH_PLAN,
@@ -155,7 +152,6 @@ _V2 = Need(
         *ALGORITHM.members(whys.MARK_PLAIN, "NONE"),
         ALGORITHM.method("is_none", _CALL, whys.TELL_APART),
         ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
-        ALGORITHM.method("is_standalone", _CALL, "know whether the draft needs tokens alone"),
         FORWARD_MODE.method("is_decode", _CALL, whys.TELL_APART),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
         BATCH.method("is_empty", _CALL, whys.DROP_FINISHED),
@@ -333,17 +329,6 @@ _DRAFT_KV = Need(
 _DRAFT_ALONE = Need(
     "specswitch.engine.draft_alone",
     (
-        *SCHEDULER.attributes(
-            _READ,
-            whys.KEPT_HIDDEN,
-            "token_to_kv_pool_allocator",
-            "req_to_token_pool",
-            "tp_worker",
-            "spec_algorithm",
-            "page_size",
-        ),
-        *SLOT_ALLOCATOR.attributes(_READ, whys.KEPT_HIDDEN, "size", "device"),
-        *ROWS.attributes(_READ, whys.KEPT_HIDDEN, "req_to_token"),
         TARGET_WORKER.method(
             "forward_batch_generation", _HOOK, whys.KEPT_HIDDEN, args=("batch", "forward_batch"), until="0.5.15.post1"
         ),
@@ -359,17 +344,6 @@ _DRAFT_ALONE = Need(
         *BATCH.attributes(
             _READ, whys.KEPT_HIDDEN, "forward_mode", "spec_algorithm", "return_hidden_states", "out_cache_loc"
         ),
-        *FORWARD_BATCH.attributes(_READ, whys.KEPT_HIDDEN, "out_cache_loc"),
-        FORWARD_MODE.method("is_decode", _CALL, whys.KEPT_HIDDEN),
-        ALGORITHM.method("is_none", _CALL, whys.KEPT_HIDDEN),
-        ALGORITHM.method("is_standalone", _CALL, whys.KEPT_HIDDEN),
-        *HIDDEN_MODE.members(whys.KEPT_HIDDEN, "FULL"),
-        RESULT.itself(whys.KEPT_HIDDEN, use=_CALL, keywords=("logits_output", "next_token_ids")),
-        *RESULT.attributes(_READ, whys.KEPT_HIDDEN, "logits_output"),
-        LOGITS_OUTPUT.itself(whys.KEPT_HIDDEN, use=_CALL, keywords=("next_token_logits", "hidden_states")),
-        *LOGITS_OUTPUT.attributes(_BOTH, whys.KEPT_HIDDEN, "hidden_states"),
-        REQ.method("finished", _CALL, whys.KEPT_HIDDEN),
-        *REQ.attributes(_READ, whys.KEPT_HIDDEN, "origin_input_ids", "output_ids"),
     ),
 )
 

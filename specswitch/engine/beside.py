@@ -1,0 +1,130 @@
+"""Writing draft KV beside the running batch, between its plain steps: by the draft alone where it can, else by both.
+
+What every engine does alike; how a release runs such a forward is the engine's own ``write_draft_kv``.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from specswitch.engine.draft_alone import DraftAlone, Range, within
+from specswitch.engine.draft_gap import set_gap
+from specswitch.engine.draft_kv import missing_tokens, ranges_beside
+from specswitch.engine.draft_stats import DraftStats
+from specswitch.engine.pause import PauseBudget
+
+
+class CatchUpBeside(abc.ABC):
+    """The part of an engine that catches up before a return, and fills reused prefixes, without the running batch."""
+
+    def _prepare_beside(self, max_pause_ms: float, most_tokens: int, alone: DraftAlone | None, measures: bool) -> None:
+        """
+        Args:
+            max_pause_ms: how long the running batch may wait for one forward.
+            most_tokens: what one forward may hold.
+            alone: None where the draft cannot write without the target.
+            measures: whether the time that a launch takes is the forward's, and no other rank has to agree on it.
+        """
+        self._pause = PauseBudget(max_pause_ms, most_tokens)
+        self._alone = alone
+        self._measures_forwards = measures
+        self.draft_stats = DraftStats()
+
+    @abc.abstractmethod
+    def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:
+        """Write the draft's KV of ``(request, start, end)`` token ranges in place, beside the event loop.
+
+        Args:
+            alone: leave the target out; only for what :class:`DraftAlone` says the draft can write alone.
+        """
+
+    @abc.abstractmethod
+    def _after_launches(self) -> AbstractContextManager[None]:
+        """Where forwards run beside the event loop: on a stream, after all that was launched on either."""
+
+    def _catch_up_alone(self, reqs: Sequence[Any]) -> bool:
+        """Let the draft write by itself what it can; whether that leaves more of it than one pause allows."""
+        if self._alone is None:
+            return False
+        with self._after_launches():
+            ranges, is_more = self._alone.what_is_missing(reqs, self._alone.pause.tokens)
+        if ranges:
+            milliseconds = self._write_alone(ranges)
+            if self._measures_forwards:
+                self._alone.pause.took(_tokens(ranges), milliseconds)
+            for req, _, end in ranges:
+                set_gap(req, end)
+        return is_more
+
+    def _catch_up_aside(self, reqs: Sequence[Any]) -> None:
+        """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
+        ranges = self._ranges_beside(reqs, self._pause.tokens)
+        if not ranges:
+            return
+        milliseconds = self._write(ranges)
+        self.draft_stats.pause(_tokens(ranges), milliseconds)
+        if self._measures_forwards:
+            self._pause.took(_tokens(ranges), milliseconds)
+        for req, _, end in ranges:
+            # the last position was written with the token that the target sampled, not with the one that followed
+            set_gap(req, end - 1)
+
+    def _fill_alone(
+        self, reqs: Sequence[Any], gaps: Sequence[int | None], prefix_lens: Sequence[int]
+    ) -> list[int | None]:
+        """Let the draft write by itself what it can of the gaps in cached prefixes, up to one pause; returns what is
+        left of them."""
+        prefixes = zip(reqs, gaps, prefix_lens, strict=True)
+        ranges = [(req, gap, prefix) for req, gap, prefix in prefixes if gap is not None]
+        if self._alone is None or not ranges:
+            return list(gaps)
+        with self._after_launches():
+            written = within(self._alone.leading(ranges), self._alone.pause.tokens)
+        if written:
+            self._write_alone(written)
+            self.draft_stats.prefix_tokens_filled += _tokens(written)
+        ends = {id(req): end for req, _, end in written}
+        after = [ends.get(id(req), gap) for req, gap in zip(reqs, gaps, strict=True)]
+        return [None if gap == prefix else gap for gap, prefix in zip(after, prefix_lens, strict=True)]
+
+    def _target_aside(self, ranges: Sequence[Range], slots: torch.Tensor, alone: bool) -> AbstractContextManager[None]:
+        """What becomes of the target in an extend over ``ranges``, at ``slots``, beside the running batch."""
+        if self._alone is None:
+            return nullcontext()
+        return self._alone.without_target(ranges, slots) if alone else self._alone.over_known_tokens()
+
+    def _draft_kv_status(self) -> dict[str, Any]:
+        """JSON-able state for ``/server_info``."""
+        status = self.draft_stats.as_dict()
+        if self._alone is not None and self._alone.kept is not None:
+            status["kept_hidden_states"] = self._alone.kept.as_dict()
+        return status
+
+    def _ranges_beside(self, reqs: Sequence[Any], room: int) -> list[Range]:
+        if self._alone is None:
+            return ranges_beside(reqs, room)
+        with self._after_launches():
+            ranges = self._alone.short_of_kept(ranges_beside(reqs, sum(map(missing_tokens, reqs))))
+        return [reach for reach in within(ranges, room) if reach[2] - reach[1] > 1]
+
+    def _write_alone(self, ranges: Sequence[Range]) -> float:
+        """Let the draft write ranges by itself; returns the milliseconds that took."""
+        milliseconds = self._write(ranges, alone=True)
+        self.draft_stats.pause_alone(_tokens(ranges), milliseconds)
+        return milliseconds
+
+    def _write(self, ranges: Sequence[Range], **how: bool) -> float:
+        """:meth:`write_draft_kv`; returns the milliseconds that took."""
+        began = time.perf_counter()
+        self.write_draft_kv(ranges, **how)
+        return (time.perf_counter() - began) * 1e3
+
+
+def _tokens(ranges: Sequence[Range]) -> int:
+    return sum(end - start for _, start, end in ranges)
