@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from bench import measure, report, servers
 from bench import plan as plans
+from bench.dial import Dial
 
 STARTED = time.monotonic()
 console = Console(width=160, highlight=False, soft_wrap=True)
@@ -61,9 +62,13 @@ def main(
     logs: Annotated[Path | None, typer.Option(help="Folder for the servers' logs.", show_default="OUT/logs")] = None,
     base_port: int = 31_000,
     only: Annotated[str, typer.Option(help="Only these servers, separated by commas.")] = "",
+    trace: Annotated[
+        Path | None, typer.Option(help="A load trace (Azure's columns), for plans that replay one.")
+    ] = None,
 ) -> None:
     plan = plans.load(plan_file)
     out.mkdir(parents=True, exist_ok=True)
+    dial = None if plan.accept_length is None else Dial(out / "dial", plan.accept_length)
     rows = Rows(out / "rows.jsonl")
     chosen = set(only.split(",")) if only else set(plan.servers)
     started: list[dict[str, Any]] = []
@@ -80,14 +85,17 @@ def main(
                 say(f"no time left to start {', '.join(names)}")
             continue
         say(f"group {number + 1} of {len(plan.groups)}: starting {', '.join(names)}")
-        with servers.running(plan, names, logs or out / "logs", base_port, min(start_limit, left), say) as running:
+        environment = {} if dial is None else dial.environment()
+        limit = min(start_limit, left)
+        with servers.running(plan, names, logs or out / "logs", base_port, limit, say, environment) as running:
             for server in running:
                 if server.failure is None:
-                    _measure(plan, server, work[server.name], rows, out, deadline)
+                    site = _site(plan, server, out, dial, trace)
+                    _measure(site, plan.servers[server.name], work[server.name], rows, deadline)
             started += [
                 {"server": server.name, "ready_seconds": server.ready_seconds, "failure": server.failure,
                  "command": server.command, "env": plan.environment(server.name),
-                 "events": [event for kind in ("active", "admission", "plain_graphs", "warning", "fault")
+                 "events": [event for kind in ("active", "admission", "plain_graphs", "profile", "warning", "fault")
                             for event in server.events(f"specswitch.{kind}")]}
                 for server in running
             ]  # fmt: skip
@@ -101,25 +109,35 @@ def main(
         raise typer.Exit(1)
 
 
+def _site(
+    plan: plans.Plan, server: servers.RunningServer, out: Path, dial: Dial | None, trace: Path | None
+) -> measure.Site:
+    command = plan.command(server.name, 0)
+    model = Path(command[command.index("--model-path") + 1])
+    return measure.Site(
+        server=server,
+        model=model,
+        vocab_size=int(json.loads((model / "config.json").read_text())["vocab_size"]),
+        settle_seconds=plan.settle_seconds,
+        answers=out / "answers",
+        trace=trace,
+        dial=dial,
+        accept_length=plan.accept_length,
+    )
+
+
 def _measure(
-    plan: plans.Plan,
-    server: servers.RunningServer,
-    cases: list[tuple[str, dict[str, Any]]],
-    rows: Rows,
-    out: Path,
-    deadline: float,
+    site: measure.Site, description: plans.Server, cases: list[tuple[str, dict[str, Any]]], rows: Rows, deadline: float
 ) -> None:
     """Take the server's measurements; one that breaks ends them for this server alone."""
-    description = plan.servers[server.name]
-    bench = measure.Bench(server, _vocab_size(plan, server.name), plan.settle_seconds, out / "answers")
+    server = site.server
     for kind, arguments in cases:
         if time.monotonic() - STARTED > deadline:
             say(f"{server.name}: no time left for {kind} {arguments}")
             return
-        settings = {"speed": description.speed, "switch": description.switches, "accuracy": description.accuracy}[kind]
         began = time.monotonic()
         try:
-            row = getattr(bench, kind)(settings, **arguments)
+            row = measure.measure(site, description, kind, arguments)
         except Exception as error:
             say(f"{server.name}: {kind} {arguments} broke: {type(error).__name__}: {error}")
             server.look()
@@ -128,12 +146,6 @@ def _measure(
         row["wall_seconds"] = round(time.monotonic() - began, 2)
         rows.add(row)
         say(json.dumps(row))
-
-
-def _vocab_size(plan: plans.Plan, name: str) -> int:
-    command = plan.command(name, 0)
-    model = Path(command[command.index("--model-path") + 1])
-    return int(json.loads((model / "config.json").read_text())["vocab_size"])
 
 
 def _write_servers(out: Path, plan: plans.Plan, started: list[dict[str, Any]]) -> None:

@@ -33,6 +33,14 @@ class Answer:
         """Seconds between chunks."""
         return [later - earlier for (earlier, _), (later, _) in pairwise(self.chunks)]
 
+    def token_gaps(self) -> list[tuple[float, float]]:
+        """(when, seconds between tokens): those of a chunk came together and share its gap."""
+        return [
+            (at, (at - before) / (tokens - tokens_before))
+            for (before, tokens_before), (at, tokens) in pairwise(self.chunks)
+            for _ in range(tokens - tokens_before)
+        ]
+
 
 def prompts(seed: str, count: int, length: int, vocab_size: int) -> list[list[int]]:
     """Random prompts, the same for the same seed; no two share a prefix worth caching."""
@@ -42,12 +50,19 @@ def prompts(seed: str, count: int, length: int, vocab_size: int) -> list[list[in
 
 
 async def generate(
-    session: aiohttp.ClientSession, url: str, input_ids: Sequence[int], tokens: int, stream: bool = False, **body: Any
+    session: aiohttp.ClientSession,
+    url: str,
+    input_ids: Sequence[int],
+    tokens: int,
+    stream: bool = False,
+    answer: Answer | None = None,
+    **body: Any,
 ) -> Answer:
-    """One greedy request of exactly ``tokens`` output tokens; ``sampling`` in ``body`` adds sampling parameters."""
-    sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True, **body.pop("sampling", {})}
+    """One greedy request of exactly ``tokens`` output tokens.  ``answer``, where given, grows with the stream."""
+    sampling = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
     payload = {"input_ids": list(input_ids), "sampling_params": sampling, "stream": stream, **body}
-    answer = Answer(sent=time.perf_counter())
+    answer = Answer() if answer is None else answer
+    answer.sent = time.perf_counter()
     try:
         async with session.post(f"{url}/generate", json=payload) as response:
             if not stream:

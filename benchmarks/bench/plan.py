@@ -18,6 +18,10 @@ class Speed(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Closed-loop throughput at each concurrency."""
 
     concurrency: list[int]
+    pins: tuple[str, ...] = ("",)
+    """Modes to pin a server with specswitch to while it runs, one sweep each; "" leaves it as it was started."""
+    accept_length: float | None = None
+    """Simulated accept length, where the plan has a dial; None: the plan's."""
     rounds: int = 2
     """Requests for each one in flight."""
     repeats: int = 1
@@ -32,14 +36,42 @@ class Speed(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Switches(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One switch each way under load, for each batch size and number of tokens decoded in PLAIN."""
+    """To PLAIN and back under load, by pins, for each batch size and number of tokens decoded in PLAIN."""
 
     batch_sizes: list[int]
     missed_tokens: list[int]
     repeats: int = 2
     input_tokens: int = 128
-    lead_tokens: int = 120
-    """Tokens each request puts out before the switch, and about as many after the return."""
+    lead_tokens: int = 60
+    """Tokens each request puts out before the switch, and again after the return."""
+
+
+class Ramp(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A closed loop whose concurrency and accept length change."""
+
+    phases: list[tuple[int, float]]
+    """(requests in flight, accept length) of each phase."""
+    phase_seconds: float = 4.0
+    repeats: int = 1
+    input_tokens: int = 128
+    output_tokens: int = 192
+    probes: int = 4
+
+
+class Trace(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Requests that come when a public load trace says so, sped up."""
+
+    speedup: float
+    seconds: float
+    """How long requests arrive."""
+    accept_length: float | None = None
+    skip_seconds: float = 0.0
+    """Where in the trace to start, in its own time."""
+    most_input_tokens: int = 4096
+    most_output_tokens: int = 1024
+    probe_every: int = 8
+    """Every so many requests one streams."""
+    repeats: int = 1
 
 
 class Accuracy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -48,19 +80,27 @@ class Accuracy(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     reference: str
     requests: int = 64
     concurrency: int = 32
+    texts: bool = False
+    """Prompts are texts that the models of ``specswitch.cpu_engine`` were trained to carry on."""
     input_tokens: int = 96
     output_tokens: int = 192
     switches: int = 3
     """Times PLAIN is entered and left meanwhile; 0 on servers that cannot."""
+    switch_seconds: float = 0.3
+    """Between two pins."""
 
 
 class Server(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     like: str | None = None
     args: list[str] = []
     env: dict[str, str] = {}
+    calibrate: bool = False
+    """Have the server measure itself before anything else, as it does at start where nothing runs beside it."""
     speed: Speed | None = None
-    switches: Switches | None = None
     accuracy: Accuracy | None = None
+    switches: Switches | None = None
+    ramp: Ramp | None = None
+    trace: Trace | None = None
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -70,7 +110,9 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     args: list[str]
     servers: dict[str, Server]
     compare: dict[str, str] = {}
-    """Servers by the one that they are compared with in the table."""
+    """Servers by the one that they are compared with in the table; ``NAME, PIN`` is a server pinned to a mode."""
+    accept_length: float | None = None
+    """Simulated accept length, in exact means and changeable (``accept_dial``); None: as the servers' ``env`` says."""
     env: dict[str, str] = {}
     launch: tuple[str, ...] = ("{python}", "-m", "sglang.launch_server")
     settle_seconds: float = 0.4
@@ -93,7 +135,11 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @staticmethod
     def _filled(text: str) -> str:
-        known = {"{python}": sys.executable, "{models}": os.environ.get("BENCH_MODELS", str(HERE / "models"))}
+        known = {
+            "{python}": sys.executable,
+            "{models}": os.environ.get("BENCH_MODELS", str(HERE / "models")),
+            "{trained}": str(HERE.parent / "specswitch" / "cpu_engine" / "models"),
+        }
         for mark, value in known.items():
             text = text.replace(mark, value)
         return text
@@ -104,6 +150,6 @@ def load(path: Path) -> Plan:
     plan = msgspec.convert(tomllib.loads(path.read_text()), Plan)
     named = {name for group in plan.groups for name in group} | set(plan.compare) | set(plan.compare.values())
     named |= {server.like for server in plan.servers.values() if server.like is not None}
-    if unknown := named - set(plan.servers):
+    if unknown := {name.split(",")[0] for name in named} - set(plan.servers):
         raise ValueError(f"{path} names servers that it does not describe: {', '.join(sorted(unknown))}")
     return plan

@@ -28,9 +28,10 @@ def _verify_steps(row: Row) -> float | None:
 
 
 def _label(row: Row) -> str:
-    """The server, and the content of its prompts where that is not random."""
+    """The server, the mode that it was pinned to, and the content of its prompts where that is not random."""
     content = row.get("content", "random")
-    return row["server"] if content == "random" else f"{row['server']}, {content}"
+    parts = [row["server"], row.get("pin", ""), "" if content == "random" else content]
+    return ", ".join(part for part in parts if part)
 
 
 def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
@@ -42,6 +43,7 @@ def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
         ("End to end, prefill included", "end_to_end_tok_s"),
         ("Time per output token of one request, ms", "token_latency_ms_p50"),
         ("99th percentile of the gap between chunks, ms", "chunk_gap_ms_p99"),
+        ("99th percentile of the time between tokens, ms", "token_gap_ms_p99"),
     ):
         cells = speeds(rows, key)
         levels = sorted({level for _, level in cells})
@@ -55,7 +57,8 @@ def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
                 line.append(f"{_figure(value)}{ratio}" if value else "")
             lines.append(" | ".join(line) + " |")
         parts.append("\n".join(lines))
-    parts += [_noise(rows), _list(rows, "switch"), _list(rows, "accuracy")]
+    parts += [_noise(rows), _loads(rows, compare)]
+    parts += [_list(rows, kind) for kind in ("switch", "accuracy")]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -74,6 +77,32 @@ def _noise(rows: Sequence[Row]) -> str:
             lines.append(f"| {name} | {level} | {max(values) / min(values) - 1:.2%} |")
     head = ["Repeats: largest over smallest\n", "| server | concurrency | spread |", "|---|---|---|"]
     return "\n".join([*head, *lines]) if lines else ""
+
+
+def _loads(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
+    """Ramps and traces: one line each, with the ratio to the server that it is compared with."""
+    chosen = [row for row in rows if row["kind"] in ("ramp", "trace")]
+    if not chosen:
+        return ""
+    speeds = {(row["kind"], row["repeat"], row["server"]): row["tok_s"] for row in chosen}
+    lines = [
+        "Loads that change: output tokens per second (ratio)\n",
+        "| load | server | tokens/s | ms between tokens, p50 | p99 | switches | share of steps PLAIN |",
+        "|---" * 7 + "|",
+    ]
+    for row in chosen:
+        base = speeds.get((row["kind"], row["repeat"], compare.get(row["server"], "")))
+        ratio = f" ({row['tok_s'] / base:.3f})" if base else ""
+        cells = [
+            row["kind"],
+            row["server"],
+            f"{row['tok_s']:.0f}{ratio}",
+            row["token_gap_ms_p50"],
+            row["token_gap_ms_p99"],
+        ]
+        cells += [row.get("transitions", ""), row.get("plain_share", "")]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
 
 
 def _list(rows: Sequence[Row], kind: str) -> str:

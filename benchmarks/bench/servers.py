@@ -12,12 +12,13 @@ import statistics
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.plan import Plan
+from specswitch.calibrate.client import ServerClient
 
 _READY = "The server is fired up and ready to roll"
 _DECODE = re.compile(r"Decode batch.*#running-req: (\d+),.*gen throughput \(token/s\): ([\d.]+)")
@@ -89,13 +90,17 @@ class RunningServer:
         state: dict[str, Any] | None = states[0].get("specswitch")
         return state
 
+    def pin(self, mode: str) -> None:
+        """Have a server with specswitch operate in ``mode`` from now on (``specswitch pin``)."""
+        ServerClient(self.url).pin(mode)  # type: ignore[arg-type]
+
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(timeout=60)
 
 
-def _start(plan: Plan, name: str, port: int, logs: Path) -> RunningServer:
+def _start(plan: Plan, name: str, port: int, logs: Path, environment: Mapping[str, str]) -> RunningServer:
     command = plan.command(name, port)
     log_path = logs / f"{name}.log"
     logs.mkdir(parents=True, exist_ok=True)
@@ -104,7 +109,7 @@ def _start(plan: Plan, name: str, port: int, logs: Path) -> RunningServer:
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **plan.environment(name)},
+            env={**os.environ, **environment, **plan.environment(name)},
             start_new_session=True,
         )
     return RunningServer(name, port, process, log_path, shlex.join(command))
@@ -112,13 +117,19 @@ def _start(plan: Plan, name: str, port: int, logs: Path) -> RunningServer:
 
 @contextlib.contextmanager
 def running(
-    plan: Plan, names: Sequence[str], logs: Path, base_port: int, limit_seconds: float, say: Callable[[str], None]
+    plan: Plan,
+    names: Sequence[str],
+    logs: Path,
+    base_port: int,
+    limit_seconds: float,
+    say: Callable[[str], None],
+    environment: Mapping[str, str],
 ) -> Iterator[list[RunningServer]]:
     """A group of servers, those that came up ready; the log's end of one that did not is said."""
     group = []
     try:
         for place, name in enumerate(names):
-            group.append(_start(plan, name, base_port + _PORT_STEP * place, logs))
+            group.append(_start(plan, name, base_port + _PORT_STEP * place, logs, environment))
             time.sleep(1)  # they measure the free memory of the GPU that they share
         give_up = time.monotonic() + limit_seconds
         while any(server.ready_seconds is None and server.failure is None for server in group):
