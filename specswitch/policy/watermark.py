@@ -13,6 +13,9 @@ class Watermark:
     """PLAIN at or above ``high`` requests in the decode batch, SPECULATIVE at or below ``low``.
 
     In between a settled mode stays and a drain goes on to PLAIN.
+
+    An empty decode batch is no reason to return: a dwell in SPECULATIVE would begin with it, and hold whatever burst
+    comes next.  The first requests decide.
     """
 
     high: int
@@ -23,6 +26,8 @@ class Watermark:
         if size >= self.high:
             return Wish(Mode.PLAIN, f"decode batch {size} >= high watermark {self.high}")
         if size <= self.low:
+            if not size and sample.mode is Mode.PLAIN:
+                return None
             return Wish(Mode.SPECULATIVE, f"decode batch {size} <= low watermark {self.low}")
         if sample.mode is Mode.DRAINING:
             return Wish(Mode.PLAIN, f"decode batch {size} > low watermark {self.low}")

@@ -50,7 +50,8 @@ def wished(policy: Policy, seen: LoadSample) -> Mode | None:
         (PLAIN, 7, None),
         (PLAIN, 5, None),
         (PLAIN, 4, SPECULATIVE),
-        (PLAIN, 0, SPECULATIVE),
+        (PLAIN, 1, SPECULATIVE),
+        (PLAIN, 0, None),
     ],
 )
 def test_watermark(mode: Mode, size: int, expected: Mode | None) -> None:
