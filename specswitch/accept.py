@@ -14,6 +14,8 @@ class AcceptMeter:
         self._keep = 1.0 - 1.0 / window
         self._tokens = 0.0
         self._requests = 0.0
+        self.value: float | None = None
+        """Accept length, at least 1, or None before the first verify step."""
 
     def add(self, tokens: int, requests: int) -> None:
         """Count a verify step that put out ``tokens`` tokens, bonus tokens included, for ``requests`` requests."""
@@ -21,8 +23,4 @@ class AcceptMeter:
             return
         self._tokens = self._tokens * self._keep + tokens
         self._requests = self._requests * self._keep + requests
-
-    @property
-    def value(self) -> float | None:
-        """Accept length, at least 1, or None before the first verify step."""
-        return self._tokens / self._requests if self._requests else None
+        self.value = self._tokens / self._requests

@@ -54,10 +54,10 @@ class Follower:
     def __init__(self) -> None:
         self._wish: Wish | None = None
         self._epoch = 0
-        self._seen: View | None = None
+        self._seen: LoadSample | None = None
 
     def __call__(self, sample: LoadSample) -> Wish | None:
-        self._seen = View.of(sample)
+        self._seen = sample
         return self._wish
 
     def deliver(self, decision: Decision) -> None:
@@ -72,9 +72,10 @@ class Follower:
                 f"specswitch decision {decision.epoch} arrived where {self._epoch} was expected:"
                 " the ranks no longer take the same turns, restart the server."
             )
-        if self._seen is not None and self._seen != decision.seen:
+        seen = decision.seen if self._seen is None else View.of(self._seen)
+        if seen != decision.seen:
             raise RankDisagreement(
-                f"at specswitch decision {decision.epoch} rank 0 was at {decision.seen} and this rank at {self._seen}:"
+                f"at specswitch decision {decision.epoch} rank 0 was at {decision.seen} and this rank at {seen}:"
                 " the ranks have diverged and would hang, restart the server."
             )
         self._wish = decision.wish

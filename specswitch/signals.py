@@ -7,8 +7,9 @@ Under tensor parallelism every rank runs its own scheduler and must reach the sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple, Protocol
 
 
 class Mode(str, Enum):
@@ -19,8 +20,7 @@ class Mode(str, Enum):
     PLAIN = "PLAIN"
 
 
-@dataclass(frozen=True, slots=True)
-class StepReading:
+class StepReading(NamedTuple):
     """One processed decode step, as the process that ran it saw it."""
 
     mode: Mode
@@ -42,14 +42,33 @@ class LocalReadings:
     A policy that steers by them decides on one rank for all: see :mod:`specswitch.ranks`.
     """
 
-    token_usage: float = 0.0
-    """Share of the KV slots in use, 0 to 1."""
     steps: tuple[StepReading, ...] = ()
-    """Decode steps processed since the previous sample, oldest first."""
+    """Decode steps processed since the previous sample, oldest first; none where no policy reads them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSample:
+class BatchTokens(Protocol):
+    """What takes a look at every request to know.
+
+    It is counted when it is read, so a policy reads it only where it decides something, and in the sample's own turn.
+    """
+
+    @property
+    def context_tokens(self) -> int:
+        """KV tokens of the requests in the decode batch, prompts included; 0 where the engine does not count them."""
+
+    @property
+    def missed_tokens(self) -> int:
+        """Of these, the tokens that a catch-up would have to write into the draft's KV cache."""
+
+
+class KnownTokens(NamedTuple):
+    """:class:`BatchTokens` that have been counted."""
+
+    context_tokens: int = 0
+    missed_tokens: int = 0
+
+
+class LoadSample(NamedTuple):
     """One scheduler turn, taken before its batch is chosen."""
 
     mode: Mode
@@ -66,11 +85,8 @@ class LoadSample:
     before the first verify step."""
     sampling_features: frozenset[str] = frozenset()
     """Features that the running requests' sampling uses, of :data:`SAMPLING_FEATURES`."""
-    context_tokens: int = 0
-    """KV tokens of the requests in the decode batch, prompts included; 0 where the engine does not count them."""
-    missed_tokens: int = 0
-    """Of these, the tokens that a catch-up would have to write into the draft's KV cache."""
-    local: LocalReadings = field(default_factory=LocalReadings)
+    batch: BatchTokens = KnownTokens()
+    local: LocalReadings = LocalReadings()
 
 
 SAMPLING_FEATURES = frozenset({"grammar", "logprobs", "penalties", "logit_bias", "min_p", "hidden_states"})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from specswitch.config import OperatingMode, SwitchConfig
@@ -13,6 +13,8 @@ from specswitch.machine import SwitchMachine, Transition
 from specswitch.policy import Policy, Steering, Wish
 from specswitch.records import TransitionRecord
 from specswitch.signals import LoadSample, Mode
+
+_SPECULATIVE, _DRAINING, _PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN  # looking them up costs a turn too much
 
 
 class Observer(Protocol):
@@ -80,19 +82,25 @@ class Switch:
     def on_turn(self) -> None:
         if self.faulted:
             return
-        with self._contained("deciding on a switch"):
+        try:
             self._take_turn()
+        except Exception as error:
+            self.on_fault("deciding on a switch", error)
 
     def on_decode_step(self, step: DecodeStep) -> None:
-        with self._contained("counting a decode step"):
+        try:
             self._decode_steps += 1
             self._steps_in_mode += 1
             self._observer.decode_step(step.mode)
+        except Exception as error:
+            self.on_fault("counting a decode step", error)
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
-        with self._contained("reporting a return"):
+        try:
             reason = self._asked_for.reason if self._asked_for is not None else "returned"
             self._take(self.machine.return_to_speculative, Transition.RETURN, reason, entry)
+        except Exception as error:
+            self.on_fault("reporting a return", error)
 
     def on_fault(self, doing: str, error: BaseException) -> None:
         if self.faulted:
@@ -106,14 +114,6 @@ class Switch:
                 self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, "a fault ended the switching")
             elif self._asked_for is not None:
                 self.engine.cancel_return()
-
-    @contextmanager
-    def _contained(self, doing: str) -> Iterator[None]:
-        """Whatever is raised in here, SGLang goes on serving."""
-        try:
-            yield
-        except Exception as error:
-            self.on_fault(doing, error)
 
     def status(self) -> dict[str, Any]:
         return self._observer.status(self._sample)
@@ -131,7 +131,7 @@ class Switch:
     def _take_turn(self) -> None:
         if self._steering.mode != "observe":
             self._act(self.policy)
-        elif self.machine.mode is Mode.SPECULATIVE:
+        elif self.machine.mode is _SPECULATIVE:
             self._observe()
         else:
             self._act(_as_without_switching)
@@ -140,25 +140,33 @@ class Switch:
         mode = self.machine.mode
         self._sample = self.engine.sample(mode, self._decode_steps, self._steps_in_mode)
         wish = policy(self._sample)
-        if mode is Mode.DRAINING and (wish is None or wish.mode is Mode.PLAIN):
-            self._enter_plain_if_drained()
+        if mode is _DRAINING:
+            self._drain_on(wish)
+        elif wish is None:
             return
-        if wish is None:
-            return
-        if mode is Mode.DRAINING:
-            self._ask(wish)
-            self.engine.cancel_drain()
-            self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, wish.reason)
-        elif mode is Mode.SPECULATIVE and wish.mode is Mode.PLAIN:
+        elif mode is _PLAIN:
+            self._leave_plain(wish)
+        elif wish.mode is _PLAIN:
             self._ask(wish)
             self.engine.start_drain()
             self._take(self.machine.begin_drain, Transition.BEGIN_DRAIN, wish.reason)
             self._enter_plain_if_drained()
-        elif mode is Mode.PLAIN and wish.mode is Mode.SPECULATIVE:
+
+    def _drain_on(self, wish: Wish | None) -> None:
+        if wish is None or wish.mode is _PLAIN:
+            self._enter_plain_if_drained()
+        else:
+            self._ask(wish)
+            self.engine.cancel_drain()
+            self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, wish.reason)
+
+    def _leave_plain(self, wish: Wish) -> None:
+        """Ask for a return, or give one up."""
+        if wish.mode is _SPECULATIVE:
             if self._asked_for is None:
                 self._ask(wish)
                 self.engine.request_return(self.draft_kv)
-        elif mode is Mode.PLAIN and self._asked_for is not None and self.engine.cancel_return():
+        elif self._asked_for is not None and self.engine.cancel_return():
             self._asked_for = None
 
     def _enter_plain_if_drained(self) -> None:

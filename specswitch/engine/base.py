@@ -14,7 +14,7 @@ An engine is the one room that knows a release's scheduler, batches and workers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from specswitch.signals import LoadSample, Mode
 
@@ -58,8 +58,7 @@ class SpeculativeEntry:
     """Tokens whose draft KV was written by the catch-up forward (0 when cold)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
+class DecodeStep(NamedTuple):
     """One processed decode result."""
 
     mode: Mode

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.managers.overlap_utils import FutureMap
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specswitch.engine.hooks import InstanceHooks
+from specswitch.engine.plain_relay import plain_relay
 
 
 class _LeaveLoop(BaseException):
@@ -28,14 +28,7 @@ class EventLoops:
     def __init__(self, scheduler: Any) -> None:
         self.overlapped = False
         self._scheduler = scheduler
-        # sized as Scheduler.init_overlap sizes the one of a server with overlap
-        self._future_map = FutureMap(
-            scheduler.max_running_requests,
-            scheduler.chunked_prefill_size,
-            scheduler.model_config.context_len,
-            scheduler.device,
-            SpeculativeAlgorithm.NONE,
-        )
+        self._future_map = plain_relay(scheduler)
         scheduler.batch_record_buf = [None] * 2
         scheduler.batch_record_ct = 0
 

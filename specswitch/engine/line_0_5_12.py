@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -26,7 +26,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
-from specswitch.engine import draft_alone, features, kv
+from specswitch.engine import draft_alone, kv
 from specswitch.engine.base import (
     DecodeStep,
     DraftKV,
@@ -36,6 +36,7 @@ from specswitch.engine.base import (
     TurnListener,
 )
 from specswitch.engine.beside import CatchUpBeside
+from specswitch.engine.census import Census
 from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import (
@@ -49,13 +50,16 @@ from specswitch.engine.draft_kv import (
 )
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
-from specswitch.engine.plain_graphs import eager_forward
+from specswitch.engine.plain_graphs import EagerForward
+from specswitch.engine.plain_path import PlainPath
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
 from specswitch.signals import LoadSample, LocalReadings, Mode
 
-NONE = SpeculativeAlgorithm.NONE
+NONE, _DECODE = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
+_SPECULATIVE, _PLAIN = Mode.SPECULATIVE, Mode.PLAIN
+_NO_READINGS = LocalReadings()
 _LARGEST_EXTEND = 16384
 """Tokens of one catch-up forward at most, where SGLang does not chunk its prefills."""
 
@@ -118,9 +122,13 @@ class Line0512Engine(CatchUpBeside):
             allocator = scheduler.token_to_kv_pool_allocator
             self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
         self._plain_forward = plain_forward
-        self._watched_features = config.plain_for
+        target = scheduler.tp_worker
+        self._path = PlainPath(
+            (scheduler, "spec_algorithm", NONE), (scheduler, "model_worker", target), (target, "enable_spec", False)
+        )
+        self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
-        self._readings = StepReadings()
+        self._readings = StepReadings() if config.policy == "goodput" else None
         self._hooks = InstanceHooks()
         self._listener: TurnListener
         self._plain = False
@@ -143,6 +151,7 @@ class Line0512Engine(CatchUpBeside):
         hooks.around(scheduler, "run_batch", self._around_run)
         hooks.around(scheduler, "process_batch_result", self._around_process)
         hooks.around(scheduler, "report_decode_stats", self._around_decode_stats)
+        self._census.attach(hooks)
         if self._unseen is not None:
             hooks.around(scheduler.tree_cache, "cache_finished_req", self._around_cache_finished)
             hooks.around(scheduler.tree_cache, "cache_unfinished_req", self._around_cache_unfinished)
@@ -157,20 +166,30 @@ class Line0512Engine(CatchUpBeside):
         self._hooks.remove_all()
 
     def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
-        scheduler = self._scheduler
-        running = [req for req in self._decodable() if not req.finished()]
+        census = self._census
+        census.take()
         return LoadSample(
-            mode=mode,
-            decode_batch_size=len(running),
-            queue_length=len(scheduler.waiting_queue),
-            decode_step=decode_step,
-            steps_in_mode=steps_in_mode,
-            accept_length=self._accept.value,
-            sampling_features=features.used_by(running, self._watched_features),
-            context_tokens=sum(len(req.origin_input_ids) + len(req.output_ids) for req in running),
-            missed_tokens=sum(map(missing_tokens, running)) if self._plain and self._has_draft_kv else 0,
-            local=LocalReadings(steps=self._readings.take()),
+            mode,
+            census.size,
+            len(self._scheduler.waiting_queue),
+            decode_step,
+            steps_in_mode,
+            self._accept.value,
+            census.features,
+            self,
+            _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
         )
+
+    @property
+    def context_tokens(self) -> int:
+        """As the running batch counts them: under overlap one step late."""
+        batch = self._scheduler.running_batch
+        return 0 if batch.is_empty() else batch.seq_lens_sum or 0
+
+    @property
+    def missed_tokens(self) -> int:
+        """See :class:`specswitch.signals.BatchTokens`."""
+        return sum(map(missing_tokens, self._census.unfinished())) if self._plain and self._has_draft_kv else 0
 
     def start_drain(self) -> None:
         self._draining = True
@@ -220,14 +239,16 @@ class Line0512Engine(CatchUpBeside):
         scheduler = self._scheduler
         self._listener.on_turn()
         if self._plain:
-            with self._contained("preparing a plain turn"):
+            try:
                 self._before_plain_turn()
+            except Exception as error:
+                self._listener.on_fault("preparing a plain turn", error)
         if self._plain:
             self._keep_plain_form()
         self._held_batch = None
         batch = original()
         if batch is None:
-            self._readings.interrupted()
+            self._interrupted()
         if self._held_batch is not None:
             scheduler.running_batch = self._held_batch
         elif self._has_draft_kv and self._is_prefill(batch):
@@ -258,7 +279,7 @@ class Line0512Engine(CatchUpBeside):
         return batch
 
     def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
-        if batch.forward_mode.is_decode() and batch.spec_algorithm.is_none():
+        if batch.forward_mode is _DECODE and batch.spec_algorithm is NONE:
             with self._plain_path():
                 return original(batch, *args)
         result = original(batch, *args)
@@ -275,33 +296,44 @@ class Line0512Engine(CatchUpBeside):
             with swapped(batch, spec_algorithm=NONE):
                 original(batch, result)
             self._after_catch_up(batch)
-            self._readings.interrupted()
+            self._interrupted()
             self._listener.on_decode_step(DecodeStep(Mode.PLAIN, len(batch.reqs), 0))
             self._finish_return(SpeculativeEntry(len(batch.reqs), catch_up.tokens))
             return
         original(batch, result)
-        if batch.forward_mode.is_decode():
-            with self._contained("counting a decode step"):
-                self._count_step(batch, result)
-        else:
-            self._readings.interrupted()
+        if batch.forward_mode is not _DECODE:
+            self._interrupted()
+            return
+        try:
+            self._count_step(batch, result)
+        except Exception as error:
+            self._listener.on_fault("counting a decode step", error)
 
     def _count_step(self, batch: ScheduleBatch, result: Any) -> None:
         size = len(batch.reqs)
-        mode, tokens, accepted = Mode.PLAIN, size, 0
-        if not batch.spec_algorithm.is_none():
-            mode, tokens = Mode.SPECULATIVE, result.num_correct_drafts + size
+        mode, tokens, accepted = _PLAIN, size, 0
+        if batch.spec_algorithm is not NONE:
+            mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             accepted = tokens
             self._accept.add(tokens, size)
-        self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
+        if self._readings is not None:
+            self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
         self._listener.on_decode_step(DecodeStep(mode, size, accepted))
 
+    def _interrupted(self) -> None:
+        if self._readings is not None:
+            self._readings.interrupted()
+
     def _around_decode_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._scheduler.spec_num_forward_ct:
+        scheduler = self._scheduler
+        if scheduler.spec_num_forward_ct:
             return original(*args, **kwargs)
         # a log interval without a verify step: the stock line divides by their number
-        with swapped(self._scheduler, spec_algorithm=NONE):
+        scheduler.spec_algorithm = NONE
+        try:
             return original(*args, **kwargs)
+        finally:
+            scheduler.spec_algorithm = self._algorithm
 
     def _internal_state(self, request: GetInternalStateReq) -> Any:
         reply = self._scheduler.get_internal_state(request)
@@ -339,7 +371,7 @@ class Line0512Engine(CatchUpBeside):
         """Bring what was prefilled speculatively, and joins the running batch this turn, into plain form."""
         scheduler = self._scheduler
         for batch in (scheduler.running_batch, scheduler.last_batch):
-            if batch is None or batch.is_empty() or batch.spec_algorithm.is_none():
+            if batch is None or batch.spec_algorithm is NONE or batch.is_empty():
                 continue
             if batch is scheduler.last_batch and not batch.forward_mode.is_extend():
                 continue
@@ -364,23 +396,13 @@ class Line0512Engine(CatchUpBeside):
         histories = [self._counted_tokens(req, settled is None or req.rid in settled) for req in batch.reqs]
         rebuild_penalties(batch.sampling_info, histories, self._scheduler.model_config.vocab_size)
 
-    @contextmanager
-    def _plain_path(self) -> Any:
+    def _plain_path(self) -> AbstractContextManager[None]:
         """In here the scheduler launches a decode batch as a server without speculation does."""
-        scheduler = self._scheduler
-        target = scheduler.tp_worker
-        with ExitStack() as stack:
-            stack.enter_context(swapped(scheduler, spec_algorithm=NONE, model_worker=target))
-            stack.enter_context(swapped(target, enable_spec=False))
-            self._enter_plain_forward(stack)
-            yield
-
-    def _enter_plain_forward(self, stack: ExitStack) -> None:
         try:
-            stack.enter_context(self._plain_forward())
+            return self._path.within(self._plain_forward())
         except Exception as error:
             self._listener.on_fault("preparing a plain forward", error)
-            stack.enter_context(eager_forward(self._scheduler))
+            return self._path.within(EagerForward(self._scheduler))
 
     # PLAIN -> SPECULATIVE
 
@@ -533,16 +555,6 @@ class Line0512Engine(CatchUpBeside):
         self._listener.on_returned(entry)
 
     # Helpers
-
-    def _decodable(self) -> Iterable[Any]:
-        """Requests of the next decode batch: the running ones, and those the last prefill finished."""
-        scheduler = self._scheduler
-        yield from scheduler.running_batch.reqs
-        last = scheduler.last_batch
-        if last is not None and last is not scheduler.running_batch and last.forward_mode.is_extend():
-            for req in last.reqs:
-                if req is not scheduler.chunked_req:
-                    yield req
 
     @staticmethod
     def _filter_finished(batch: ScheduleBatch) -> None:

@@ -99,6 +99,25 @@ class PlainGraphs:
         return False
 
 
+class EagerForward:
+    """A context manager in which the target decodes plainly, without graphs; one for all forwards, as above."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._runner = scheduler.tp_worker.model_runner
+        self._slot = _graph_slot(self._runner)
+        self._before: Any = None
+
+    def active(self) -> AbstractContextManager[None]:
+        return self
+
+    def __enter__(self) -> None:
+        self._before = getattr(self._runner, self._slot)
+        setattr(self._runner, self._slot, None)
+
+    def __exit__(self, *exception: object) -> None:
+        setattr(self._runner, self._slot, self._before)
+
+
 @contextmanager
 def beside(scheduler: Any, server_args: Any, config: SwitchConfig) -> Iterator[None]:
     """In here ``scheduler`` is constructed, with verify graphs where SPECULATIVE runs and plain graphs for all sizes.
@@ -149,15 +168,9 @@ def of(scheduler: Any) -> PlainGraphs | None:
 
 
 def plain_forward(scheduler: Any) -> Callable[[], AbstractContextManager[None]]:
-    """Makes contexts in which the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
+    """Gives a context in which the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
     graphs = of(scheduler)
-    return (lambda: eager_forward(scheduler)) if graphs is None else graphs.active
-
-
-def eager_forward(scheduler: Any) -> AbstractContextManager[None]:
-    """In here the target decodes plainly, without graphs."""
-    runner = scheduler.tp_worker.model_runner
-    return swapped(runner, **{_graph_slot(runner): None})
+    return EagerForward(scheduler).active if graphs is None else graphs.active
 
 
 def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int], keeps_hidden_states: bool) -> PlainGraphs:

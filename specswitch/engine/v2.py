@@ -19,14 +19,14 @@ differs between the releases is in ``v2_compat``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
-from specswitch.engine import draft_alone, features, kv, v2_batch, v2_compat
+from specswitch.engine import draft_alone, kv, v2_batch, v2_compat
 from specswitch.engine.base import (
     DecodeStep,
     DraftKV,
@@ -36,12 +36,14 @@ from specswitch.engine.base import (
     TurnListener,
 )
 from specswitch.engine.beside import CatchUpBeside
+from specswitch.engine.census import Census
 from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import is_worth, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
-from specswitch.engine.plain_graphs import eager_forward, plain_forward
+from specswitch.engine.plain_graphs import EagerForward, plain_forward
+from specswitch.engine.plain_path import PlainPath
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -49,6 +51,7 @@ from specswitch.signals import LoadSample, LocalReadings, Mode
 
 __all__ = ["V2Engine", "create", "unsupported"]
 
+_SPECULATIVE, _PLAIN, _NO_READINGS = Mode.SPECULATIVE, Mode.PLAIN, LocalReadings()
 _LARGEST_EXTEND = 16384
 """Tokens of one forward over missing draft KV at most, where SGLang does not chunk its prefills."""
 _MOST_CHUNKS = 4
@@ -77,6 +80,7 @@ class V2Engine(CatchUpBeside):
         Raises:
             UnsupportedError: the model keeps state besides one pool of KV slots.
         """
+        from sglang.srt.model_executor.forward_batch_info import ForwardMode
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
         refusal = unsupported_scheduler(scheduler)
@@ -96,12 +100,20 @@ class V2Engine(CatchUpBeside):
         )
         self._scheduler = scheduler
         self._algorithm = scheduler.spec_algorithm
-        self._none = SpeculativeAlgorithm.NONE
+        self._none, self._decode = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
         self._has_draft_kv = not self._algorithm.is_ngram()
         self._plain_forward = plain_forward
-        self._watched_features = config.plain_for
+        target = scheduler.tp_worker
+        self._path = PlainPath(
+            (scheduler, "spec_algorithm", self._none),
+            (scheduler, "model_worker", target),
+            (scheduler.future_map, "spec_algo", self._none),
+            (target, "enable_spec", False),
+            (self, "_relays_tokens", True),
+        )
+        self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
-        self._readings = StepReadings()
+        self._readings = StepReadings() if config.policy == "goodput" else None
         self._hooks = InstanceHooks()
         self._listener: TurnListener
         self._processor_counts_the_tail = v2_compat.processor_counts_the_tail()
@@ -146,6 +158,7 @@ class V2Engine(CatchUpBeside):
         hooks.around(scheduler.future_map, "stash", self._around_stash)
         hooks.around(scheduler.metrics_reporter, "report_decode_stats", self._around_decode_stats)
         hooks.around(scheduler.metrics_reporter, "report_prefill_stats", self._around_prefill_stats)
+        self._census.attach(hooks)
         if self._has_draft_kv:
             v2_compat.hook_prefix_inserts(
                 hooks, scheduler.tree_cache, self._note_prefix_insert, self._note_replaced_slots
@@ -160,19 +173,31 @@ class V2Engine(CatchUpBeside):
         self._hooks.remove_all()
 
     def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
-        running = list(self._decodable())
+        census = self._census
+        census.take()
         return LoadSample(
-            mode=mode,
-            decode_batch_size=len(running),
-            queue_length=len(self._scheduler.waiting_queue),
-            decode_step=decode_step,
-            steps_in_mode=steps_in_mode,
-            accept_length=self._accept.value,
-            sampling_features=features.used_by(running, self._watched_features),
-            context_tokens=self._context_tokens(),
-            missed_tokens=sum(map(missing_tokens, running)) if self._plain and self._has_draft_kv else 0,
-            local=LocalReadings(token_usage=self._token_usage(), steps=self._readings.take()),
+            mode,
+            census.size,
+            len(self._scheduler.waiting_queue),
+            decode_step,
+            steps_in_mode,
+            self._accept.value,
+            census.features,
+            self,
+            _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
         )
+
+    @property
+    def context_tokens(self) -> int:
+        """As the running batch counts them: under overlap one step late."""
+        batch = self._scheduler.running_batch
+        lengths = batch.seq_lens_cpu
+        return 0 if lengths is None or batch.is_empty() else int(lengths.sum())
+
+    @property
+    def missed_tokens(self) -> int:
+        """See :class:`specswitch.signals.BatchTokens`."""
+        return sum(map(missing_tokens, self._census.unfinished())) if self._plain and self._has_draft_kv else 0
 
     def start_drain(self) -> None:
         self._draining = True
@@ -188,7 +213,7 @@ class V2Engine(CatchUpBeside):
             raise RuntimeError("PLAIN was to be entered while a result was in flight; the batch is unchanged")
         batch = self._scheduler.running_batch
         running = [req for req in batch.reqs if not req.finished()]
-        everyone = [*running, *self._just_prefilled()]
+        everyone = [*running, *(req for req in self._census.just_prefilled() if not req.finished())]
         given_back = self._rebuild_plain(batch, running, everyone)
         if self._has_draft_kv:
             for req in everyone:
@@ -209,13 +234,13 @@ class V2Engine(CatchUpBeside):
     def _around_next_batch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         scheduler = self._scheduler
         self._listener.on_turn()
-        if self._plain:
+        if self._plain and self._return_asked:
             self._insist("returning to SPECULATIVE", self._return_if_nobody_runs)
         self._held = self._returning = None
         plan = original(*args, **kwargs)
         chosen = v2_compat.batch_to_run(plan)
         if chosen is None:
-            self._readings.interrupted()
+            self._interrupted()
         if self._held is not None:
             v2_compat.set_running_batch(scheduler, plan, self._held)
         elif self._returning is not None:
@@ -232,7 +257,8 @@ class V2Engine(CatchUpBeside):
                 return self._hold(batch)
         if not self._plain:
             return original(batch)
-        self._insist("bringing a prefill into plain form", self._bring_into_plain_form, batch)
+        if batch.spec_algorithm is not self._none:
+            self._insist("bringing a prefill into plain form", self._bring_into_plain_form, batch)
         if self._return_asked:
             try:
                 converted = self._try_to_return(original, batch, self._return_asked)
@@ -250,7 +276,7 @@ class V2Engine(CatchUpBeside):
         return prepared
 
     def _around_run(self, original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
-        self._last_launch_plain = batch.forward_mode.is_decode() and batch.spec_algorithm.is_none()
+        self._last_launch_plain = batch.forward_mode is self._decode and batch.spec_algorithm is self._none
         if self._last_launch_plain:
             if not self._scheduler.enable_overlap:
                 v2_batch.drop_accumulated_penalties(batch.sampling_info)
@@ -269,32 +295,40 @@ class V2Engine(CatchUpBeside):
 
     def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
         original(batch, result)
-        with self._contained("counting a decode step"):
-            if batch.forward_mode.is_decode():
+        try:
+            if batch.forward_mode is self._decode:
                 self._count_step(batch, result)
             else:
-                self._readings.interrupted()
+                self._interrupted()
+        except Exception as error:
+            self._listener.on_fault("counting a decode step", error)
 
     def _around_war_barrier(self, original: Callable[[], None]) -> None:
         if not self._last_launch_plain:
             return original()
         # the runner whose reads the next turn waits for is the target's
-        with swapped(self._scheduler, model_worker=self._scheduler.tp_worker):
+        scheduler = self._scheduler
+        worker, scheduler.model_worker = scheduler.model_worker, scheduler.tp_worker
+        try:
             return original()
+        finally:
+            scheduler.model_worker = worker
 
     def _around_stash(self, original: Callable[..., None], rows: Any, payload: Any) -> None:
         if not self._relays_tokens:
             return original(rows, payload)
-        buffer = self._scheduler.future_map.output_tokens_buf
-        buffer[rows] = v2_compat.relayed_tokens(payload).to(buffer.dtype)
-        return None
+        return v2_compat.stash_tokens(self._scheduler.future_map, rows, payload)
 
     def _around_decode_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._scheduler.metrics_reporter.spec_num_forward_ct:
+        scheduler = self._scheduler
+        if scheduler.metrics_reporter.spec_num_forward_ct:
             return original(*args, **kwargs)
         # a log interval without a verify step: SGLang would divide by their number
-        with swapped(self._scheduler, spec_algorithm=self._none):
+        scheduler.spec_algorithm = self._none
+        try:
             return original(*args, **kwargs)
+        finally:
+            scheduler.spec_algorithm = self._algorithm
 
     def _around_prefill_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("prefill_stats", args) is None:
@@ -325,13 +359,18 @@ class V2Engine(CatchUpBeside):
 
     def _count_step(self, batch: Any, result: Any) -> None:
         size = len(batch.reqs)
-        mode, tokens, accepted = Mode.PLAIN, size, 0
-        if not batch.spec_algorithm.is_none():
-            mode, tokens = Mode.SPECULATIVE, result.num_correct_drafts + size
+        mode, tokens, accepted = _PLAIN, size, 0
+        if batch.spec_algorithm is not self._none:
+            mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             accepted = tokens
             self._accept.add(tokens, size)
-        self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
+        if self._readings is not None:
+            self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
         self._listener.on_decode_step(DecodeStep(mode, size, accepted))
+
+    def _interrupted(self) -> None:
+        if self._readings is not None:
+            self._readings.interrupted()
 
     # SPECULATIVE -> PLAIN
 
@@ -371,24 +410,15 @@ class V2Engine(CatchUpBeside):
 
         One that joins a running batch does not need this: ``merge_batch`` goes by the form of the running one.
         """
-        if not batch.spec_algorithm.is_none():
-            v2_batch.drop_speculation(batch)
+        v2_batch.drop_speculation(batch)
 
-    def _plain_path(self) -> ExitStack:
-        """Until the stack is closed the scheduler launches decode batches as a server without speculation does."""
-        scheduler = self._scheduler
-        target = scheduler.tp_worker
-        with ExitStack() as stack:
-            stack.enter_context(swapped(scheduler, spec_algorithm=self._none, model_worker=target))
-            stack.enter_context(swapped(scheduler.future_map, spec_algo=self._none))
-            stack.enter_context(swapped(target, enable_spec=False))
-            stack.enter_context(swapped(self, _relays_tokens=True))
-            try:
-                stack.enter_context(self._plain_forward())
-            except Exception as error:
-                self._listener.on_fault("preparing a plain forward", error)
-                stack.enter_context(eager_forward(scheduler))
-            return stack.pop_all()
+    def _plain_path(self) -> AbstractContextManager[None]:
+        """In here the scheduler launches decode batches as a server without speculation does."""
+        try:
+            return self._path.within(self._plain_forward())
+        except Exception as error:
+            self._listener.on_fault("preparing a plain forward", error)
+            return self._path.within(EagerForward(self._scheduler))
 
     def _note_prefilled(self, batch: Any) -> None:
         """Keep what plain decode needs of a speculative prefill, each request's token, and note where the draft's
@@ -618,28 +648,9 @@ class V2Engine(CatchUpBeside):
                 scheduler.forward_stream.wait_stream(scheduler.schedule_stream)
             yield
 
-    def _decodable(self) -> Iterable[Any]:
-        """Unfinished requests of the next decode batch: the running ones, and those the last prefill finished."""
-        yield from (req for req in self._scheduler.running_batch.reqs if not req.finished())
-        yield from self._just_prefilled()
-
-    def _just_prefilled(self) -> Iterable[Any]:
-        scheduler = self._scheduler
-        last = scheduler.last_batch
-        if last is not None and last is not scheduler.running_batch and last.forward_mode.is_extend():
-            yield from (req for req in last.reqs if req is not scheduler.chunked_req and not req.finished())
-
-    def _context_tokens(self) -> int:
-        """KV tokens of the running requests, as their batch counts them: under overlap one step late."""
-        lengths = self._scheduler.running_batch.seq_lens_cpu
-        return 0 if lengths is None or self._scheduler.running_batch.is_empty() else int(lengths.sum())
-
     def _free_slots(self) -> int:
         scheduler = self._scheduler
         return int(scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size())
-
-    def _token_usage(self) -> float:
-        return 1 - self._free_slots() / float(self._scheduler.max_total_num_tokens)
 
 
 def _settled_len(req: Any) -> int:

@@ -3,7 +3,7 @@
 Here a step's result is processed one turn after its launch.  Between steps each request keeps slots reserved for
 two steps' draft tokens (``EagleDraftInputV2Mixin.prepare_for_decode``), and what the next step needs from the
 last is relayed on the device through ``managers/overlap_utils.py`` ``FutureMap``, which knows draft inputs only.
-This engine teaches that map to relay plain token ids as well.
+This engine lets the map of a plain server relay token ids beside it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from sglang.srt.managers import overlap_utils
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import TurnListener
-from specswitch.engine.line_0_5_12 import Line0512Engine, tokens_counted_with_overlap
+from specswitch.engine.line_0_5_12 import NONE, Line0512Engine, tokens_counted_with_overlap
 from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.plain_relay import plain_relay
 from specswitch.engine.supported_0_5_12 import unsupported
 from specswitch.engine.v1 import cold_draft_input
 
@@ -39,21 +39,22 @@ class V2Engine0512(Line0512Engine):
     def attach(self, listener: TurnListener) -> None:
         super().attach(listener)
         future_map = self._scheduler.future_map
-        self._relayed_tokens = torch.zeros((future_map.future_buffer_len,), dtype=torch.int64, device=future_map.device)
+        self._plain_relay = plain_relay(self._scheduler)
+        """Holds token ids at the places that the scheduler's own map gives out."""
         self._aside_batches: deque[Any] = deque(maxlen=_MOST_ASIDES * 2)
         """Keeps tensors alive that the forward stream still reads, as ``Scheduler.record_batch_in_overlap`` does."""
         self._hooks.around(future_map, "resolve_future", self._around_resolve_future)
         self._hooks.around(future_map, "store_to_map", self._around_store_to_map)
 
     def _around_resolve_future(self, original: Callable[..., Any], worker_batch: Any) -> None:
-        if worker_batch.spec_algorithm.is_none():
-            overlap_utils._resolve_future_token_ids(worker_batch.input_ids, self._relayed_tokens)
+        if worker_batch.spec_algorithm is NONE:
+            self._plain_relay.resolve_future(worker_batch)
         else:
             original(worker_batch)
 
     def _around_store_to_map(self, original: Callable[..., Any], future_indices: Any, result: Any) -> None:
         if result.accept_lens is None:  # a plain step or a prefill: one token per request
-            self._relayed_tokens[future_indices.interval] = result.next_token_ids.to(torch.int64)
+            self._plain_relay.store_to_map(future_indices, result)
         if result.next_draft_input is not None:
             original(future_indices, result)
 

@@ -198,10 +198,14 @@ def _around_cache_unfinished(
     return result
 
 
-def relayed_tokens(payload: Any) -> torch.Tensor:
-    """The token ids in what is handed to ``FutureMap.stash`` (the tensor itself up to 0.5.14)."""
+def stash_tokens(future_map: Any, rows: torch.Tensor, payload: Any) -> None:
+    """What ``FutureMap.stash`` does on a server without speculation: relay token ids alone.
+
+    ``payload`` is their tensor up to 0.5.14; ``rows`` int64 ``[batch size]``.
+    """
     tokens: torch.Tensor = payload if isinstance(payload, torch.Tensor) else payload.bonus_tokens
-    return tokens
+    buffer = future_map.output_tokens_buf
+    buffer[rows] = tokens.to(buffer.dtype)
 
 
 def reset_if_present(batch: Any, names: Sequence[str]) -> None:

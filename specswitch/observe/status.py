@@ -18,6 +18,8 @@ from specswitch.profile import ProfileKey
 from specswitch.records import TransitionRecord, rounded
 from specswitch.signals import LoadSample, Mode
 
+_PLAIN = Mode.PLAIN
+
 
 class Status:
     """Counts and keeps what it is told; read and written by the scheduler's own thread alone."""
@@ -45,7 +47,7 @@ class Status:
         self._facts = facts
         self._config = config
         self._mode = Mode.SPECULATIVE
-        self._steps = Counter[Mode]()
+        self._speculative_steps = self._plain_steps = 0
         self._steps_in_mode = 0
         self._taken = Counter[Transition]()
         self._last: TransitionRecord | None = None
@@ -55,7 +57,10 @@ class Status:
 
     def decode_step(self, mode: Mode) -> None:
         """A decode result of a SPECULATIVE or PLAIN batch was processed."""
-        self._steps[mode] += 1
+        if mode is _PLAIN:
+            self._plain_steps += 1
+        else:
+            self._speculative_steps += 1
         self._steps_in_mode += 1
 
     def transition(self, record: TransitionRecord) -> None:
@@ -89,12 +94,12 @@ class Status:
             "batch_size": load.decode_batch_size,
             "queue_length": load.queue_length,
             "accept_length": rounded(load.accept_length),
-            "context_tokens": load.context_tokens,
-            "missed_tokens": load.missed_tokens,
+            "context_tokens": load.batch.context_tokens,
+            "missed_tokens": load.batch.missed_tokens,
             **asdict(self._facts),
             "transitions": self._taken.total(),
             "transitions_by_kind": {kind.name: self._taken[kind] for kind in Transition},
-            "steps": {mode.value: self._steps[mode] for mode in (Mode.SPECULATIVE, Mode.PLAIN)},
+            "steps": {Mode.SPECULATIVE.value: self._speculative_steps, Mode.PLAIN.value: self._plain_steps},
             "steps_in_mode": self._steps_in_mode,
             "last_transition": self._last.as_dict() if self._last else None,
             "pinned": self._pinned,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from specswitch.costs import StepTime, SwitchCost, advantage, seconds_lost
 from specswitch.policy.base import Wish
 from specswitch.refine import AcceptEstimate, RefinedStepTime
-from specswitch.signals import LoadSample, Mode, StepReading
+from specswitch.signals import BatchTokens, LoadSample, Mode, StepReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,10 @@ class Goodput:
         outlook = self._outlook(sample)
         if steps:
             self._count(outlook, steps)
-        return self._decide(outlook, sample.missed_tokens)
+        return self._decide(outlook, sample.batch)
 
     def _outlook(self, sample: LoadSample) -> _Outlook:
-        size, context = sample.decode_batch_size, sample.context_tokens
+        size, context = sample.decode_batch_size, sample.batch.context_tokens
         accept = self.accept.value
         if not self._verified and sample.accept_length is not None:
             accept = sample.accept_length
@@ -144,7 +144,7 @@ class Goodput:
             return _Outlook(sample.mode, Mode.SPECULATIVE, size, accept, plain, speculative, plain, gain)
         return _Outlook(sample.mode, Mode.PLAIN, size, accept, plain, speculative, speculative, 1.0 / gain)
 
-    def _decide(self, outlook: _Outlook, missed_tokens: int) -> Wish | None:
+    def _decide(self, outlook: _Outlook, batch: BatchTokens) -> Wish | None:
         settings = self._settings
         plain = outlook.mode is Mode.PLAIN
         ratio = outlook.other_over_here
@@ -153,13 +153,12 @@ class Goodput:
             # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
             go = ratio > (1.0 - settings.probe_gain if plain else 1.0)
         else:
-            missed = missed_tokens if plain else outlook.size * settings.dwell_steps
-            go = ratio > self._hurdle and self._lost >= self._switching.there_and_back(missed)
+            go = ratio > self._hurdle and self._lost >= self._there_and_back(outlook, batch)
         if go:
             self._asked = plain
             return Wish(outlook.other, str(outlook))
         if not self._probing and self._savings > 0.0:
-            self._probe_cost = self._worth_a_probe(outlook, missed_tokens)
+            self._probe_cost = self._worth_a_probe(outlook, batch)
         if self._probe_cost is not None:
             self._asked = plain
             return Wish(outlook.other, f"probe after {self._unseen[outlook.other]} steps; {outlook}")
@@ -167,6 +166,13 @@ class Goodput:
             self._asked = False
             return Wish(outlook.mode, str(outlook))
         return None
+
+    def _there_and_back(self, outlook: _Outlook, batch: BatchTokens) -> float:
+        """What both switches cost, with what has been missed, or would be in one dwell."""
+        plain = outlook.mode is Mode.PLAIN
+        return self._switching.there_and_back(
+            batch.missed_tokens if plain else outlook.size * self._settings.dwell_steps
+        )
 
     def _idle(self) -> Wish | None:
         """With no request there is nothing to drain or to catch up: be where the first one will be served best."""
@@ -229,7 +235,7 @@ class Goodput:
         memory = settings.accept_memory_steps if mode is Mode.SPECULATIVE else settings.step_time_memory_steps
         return (memory + self._away[mode] - self._unseen[mode]) / (memory + self._away[mode])
 
-    def _worth_a_probe(self, outlook: _Outlook, missed_tokens: int) -> float | None:
+    def _worth_a_probe(self, outlook: _Outlook, batch: BatchTokens) -> float | None:
         """The worst cost of a look at the other mode, if it is worth that by expectation and can be paid.
 
         Doubt has grown evenly while the other mode was not seen, so half of that time's conceivable gain, times the
@@ -244,8 +250,11 @@ class Goodput:
             return None
         unseen = self._unseen[outlook.other] * outlook.here
         overlooked = 0.5 * (1.0 - self._trust(outlook.other)) * seconds_lost(unseen, at_best)
-        cost = self._worst_cost(outlook, missed_tokens)
-        return cost if cost <= min(self._savings, overlooked) else None
+        most = min(self._savings, overlooked)
+        if self._worst_cost(outlook, missed_tokens=0) > most:  # whatever was missed, which takes counting
+            return None
+        cost = self._worst_cost(outlook, batch.missed_tokens)
+        return cost if cost <= most else None
 
     def _worst_cost(self, outlook: _Outlook, missed_tokens: int) -> float:
         """Seconds that a probe of one dwell can lose at worst, both switches included.

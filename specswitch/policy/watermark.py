@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specswitch.policy.base import Wish
 from specswitch.signals import LoadSample, Mode
@@ -24,11 +25,24 @@ class Watermark:
     def __call__(self, sample: LoadSample) -> Wish | None:
         size = sample.decode_batch_size
         if size >= self.high:
-            return Wish(Mode.PLAIN, f"decode batch {size} >= high watermark {self.high}")
+            return _at_or_above(self.high, size)
         if size <= self.low:
             if not size and sample.mode is Mode.PLAIN:
                 return None
-            return Wish(Mode.SPECULATIVE, f"decode batch {size} <= low watermark {self.low}")
+            return _at_or_below(self.low, size)
         if sample.mode is Mode.DRAINING:
             return Wish(Mode.PLAIN, f"decode batch {size} > low watermark {self.low}")
         return None
+
+
+# a load that stays makes the same wish in every turn
+
+
+@lru_cache
+def _at_or_above(high: int, size: int) -> Wish:
+    return Wish(Mode.PLAIN, f"decode batch {size} >= high watermark {high}")
+
+
+@lru_cache
+def _at_or_below(low: int, size: int) -> Wish:
+    return Wish(Mode.SPECULATIVE, f"decode batch {size} <= low watermark {low}")

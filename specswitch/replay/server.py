@@ -22,7 +22,7 @@ from specswitch.engine.base import (
 )
 from specswitch.profile import Profile
 from specswitch.replay.load import Load, Request
-from specswitch.signals import LoadSample, LocalReadings, Mode, StepReading
+from specswitch.signals import KnownTokens, LoadSample, LocalReadings, Mode, StepReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,8 @@ class SimulatedServer:
             decode_step=decode_step,
             steps_in_mode=steps_in_mode,
             accept_length=tokens / requests if requests else None,
-            context_tokens=round(self.context_tokens),
-            missed_tokens=round(self.missed_tokens),
-            local=LocalReadings(token_usage=self.context_tokens / self._limits.kv_tokens, steps=readings),
+            batch=KnownTokens(round(self.context_tokens), round(self.missed_tokens)),
+            local=LocalReadings(steps=readings),
         )
 
     def start_drain(self) -> None:

@@ -257,6 +257,9 @@ def _count_retractions(player: _Player, hooks: InstanceHooks) -> None:
 
 def check_invariants(server: InProcessScheduler, switch: Any) -> None:
     """The invariants of docs/design.md that can be told between turns."""
+    census = switch.engine._census
+    census.take()
+    assert census.size == len(census.unfinished()), "the census has missed a request that joined or finished"
     batch, page = server.scheduler.running_batch, server.scheduler.page_size
     if switch.machine.mode is not Mode.PLAIN or batch.is_empty() or not batch.spec_algorithm.is_none():
         return

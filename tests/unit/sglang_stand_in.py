@@ -146,7 +146,8 @@ class Scheduler:
     def __init__(self, reqs: Sequence[Request], *, overlap: bool = True, page_size: int = 1) -> None:
         rows = 1 + max((req.row for req in reqs), default=0)
         width = 64
-        pool = SimpleNamespace(req_to_token=torch.arange(rows * width, dtype=torch.int32).reshape(rows, width))
+        slots = torch.arange(rows * width, dtype=torch.int32).reshape(rows, width)
+        pool = SimpleNamespace(req_to_token=slots, free=lambda req: None)
         self.enable_overlap, self.page_size, self.device = overlap, page_size, "cpu"
         self.spec_algorithm = Algorithm.EAGLE
         self.draft_worker = MagicMock(topk=1, speculative_num_steps=3)

@@ -96,7 +96,7 @@ class Scheduler:
     def __init__(self, reqs: list[Request], mocker: MockerFixture, *, overlap: bool, page_size: int = 1) -> None:
         rows = 1 + max((req.req_pool_idx for req in reqs), default=0)
         slots = torch.arange(rows * WIDTH, dtype=torch.int32).reshape(rows, WIDTH)
-        self.req_to_token_pool = SimpleNamespace(req_to_token=slots)
+        self.req_to_token_pool = SimpleNamespace(req_to_token=slots, free=lambda req: None)
         self.server_args = SimpleNamespace(
             speculative_algorithm="EAGLE",
             speculative_eagle_topk=1,

@@ -105,7 +105,6 @@ def test_a_sample_counts_unfinished_and_just_prefilled_requests(listener: MagicM
     sample = attach(scheduler, listener).sample(Mode.SPECULATIVE, 4, 2)
     assert (sample.decode_batch_size, sample.queue_length, sample.decode_step) == (2, 3, 4)
     assert sample.accept_length is None
-    assert sample.local.token_usage == 0.5
 
 
 # DRAINING
@@ -607,6 +606,7 @@ def failing_once(mocker: MockerFixture, engine: Any, name: str) -> None:
 def test_what_a_plain_step_needs_is_tried_again(name: str, listener: MagicMock, mocker: MockerFixture) -> None:
     scheduler = Scheduler(requests((5, 3)))
     failing_once(mocker, plain(scheduler, listener), name)
+    scheduler.running_batch.spec_algorithm = Algorithm.EAGLE  # as a prefill leaves it while nobody ran
     scheduler.run_batch(scheduler.turn())
     assert scheduler.seen["worker"] is scheduler.tp_worker
     ((_, error),) = [call.args for call in listener.on_fault.call_args_list]

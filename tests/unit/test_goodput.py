@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specswitch.costs import StepPoint, StepTime, SwitchCost
 from specswitch.policy import Dwell, Goodput, GoodputSettings, Wish
-from specswitch.signals import LoadSample, LocalReadings, Mode, StepReading
+from specswitch.signals import KnownTokens, LoadSample, LocalReadings, Mode, StepReading
 
 SPECULATIVE, DRAINING, PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN
 
@@ -52,8 +52,7 @@ class Server:
             self.step,
             self.step - self.entered_at,
             None,
-            context_tokens=context,
-            missed_tokens=self.missed,
+            batch=KnownTokens(context, self.missed),
             local=LocalReadings(steps=self.readings),
         )
         wish: Wish | None = self.policy(sample)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from specswitch.config import SwitchConfig
 from specswitch.machine import SwitchMachine
 from specswitch.policy import Dwell, Pinned, PlainFor, Policy, Watermark, Wish, policy_for
-from specswitch.signals import SAMPLING_FEATURES, LoadSample, LocalReadings, Mode
+from specswitch.signals import SAMPLING_FEATURES, KnownTokens, LoadSample, LocalReadings, Mode, StepReading
 
 SPECULATIVE, DRAINING, PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN
 
@@ -125,13 +124,32 @@ samples = st.builds(
     steps_in_mode=st.integers(0, 100),
     accept_length=st.none() | st.floats(1, 8),
     sampling_features=st.frozensets(st.sampled_from(sorted(SAMPLING_FEATURES))),
+    batch=st.builds(KnownTokens, st.integers(0, 10000), st.integers(0, 10000)),
+    local=st.just(LocalReadings()),
 )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@given(seen=samples, usage=st.floats(0, 1))
-def test_no_policy_steers_by_local_readings(policy: Policy, seen: LoadSample, usage: float) -> None:
-    assert policy(seen) == policy(replace(seen, local=LocalReadings(token_usage=usage)))
+@given(seen=samples, seconds=st.floats(0, 1))
+def test_no_policy_steers_by_local_readings(policy: Policy, seen: LoadSample, seconds: float) -> None:
+    step = StepReading(SPECULATIVE, 4, 100, 8, seconds)
+    assert policy(seen) == policy(seen._replace(local=LocalReadings((step,))))
+
+
+class Uncounted:
+    """Tokens of a batch that nobody is to count."""
+
+    @property
+    def context_tokens(self) -> int:
+        raise AssertionError("the requests were walked")
+
+    missed_tokens = context_tokens
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(seen=samples)
+def test_no_policy_but_goodput_has_the_requests_walked(policy: Policy, seen: LoadSample) -> None:
+    assert policy(seen._replace(batch=Uncounted())) == policy(seen)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

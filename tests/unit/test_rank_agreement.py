@@ -32,7 +32,7 @@ class Rank:
 
     def turn(self, size: int, accept: float) -> None:
         since = self.step - self.entered_at
-        local = LocalReadings(token_usage=self.random.random(), steps=self.readings)
+        local = LocalReadings(self.readings)
         wish = self.policy(LoadSample(self.mode, size, 0, self.step, since, accept, local=local))
         if wish is not None and wish.mode is not self.mode:
             self.mode, self.entered_at = wish.mode, self.step

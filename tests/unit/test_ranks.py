@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from specswitch.policy import Wish
@@ -38,9 +36,9 @@ def test_the_same_wish_is_sent_again_only_as_a_heartbeat() -> None:
     rank0, sent = leader([wish] * 3)
 
     rank0(SAMPLE)
-    rank0(replace(SAMPLE, decode_step=SAMPLE.decode_step + HEARTBEAT_STEPS - 1))
+    rank0(SAMPLE._replace(decode_step=SAMPLE.decode_step + HEARTBEAT_STEPS - 1))
     assert len(sent) == 1
-    rank0(replace(SAMPLE, decode_step=SAMPLE.decode_step + HEARTBEAT_STEPS))
+    rank0(SAMPLE._replace(decode_step=SAMPLE.decode_step + HEARTBEAT_STEPS))
     assert [decision.epoch for decision in sent] == [1, 2]
 
 
@@ -48,7 +46,7 @@ def test_a_rank_in_another_state_is_told() -> None:
     rank0, sent = leader([Wish(Mode.PLAIN, "busy")])
     follower = Follower()
     rank0(SAMPLE)
-    follower(replace(SAMPLE, decode_step=11))
+    follower(SAMPLE._replace(decode_step=11))
 
     with pytest.raises(RankDisagreement, match="diverged"):
         follower.deliver(sent[0])

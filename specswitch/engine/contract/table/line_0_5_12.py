@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specswitch.engine.contract.pieces import Need, ReleaseLine, Use, function
+from specswitch.engine.contract.pieces import Need, ReleaseLine, Use
 from specswitch.engine.contract.table import whys
 from specswitch.engine.contract.table.owners import (
     ALGORITHM,
@@ -257,22 +257,8 @@ _EVENT_LOOPS = Need(
     (
         SCHEDULER.method("event_loop_normal", _HOOK, whys.PLAIN_OVERLAP),
         SCHEDULER.method("event_loop_overlap", _READ, whys.PLAIN_OVERLAP),
-        FUTURE_MAP.itself(
-            whys.PLAIN_OVERLAP,
-            use=_CALL,
-            args=("max_running_requests", "chunked_prefill_size", "context_len", "device", "spec_algo"),
-        ),
-        *ALGORITHM.members(whys.PLAIN_OVERLAP, "NONE"),
-        *SCHEDULER.attributes(
-            _READ,
-            whys.PLAIN_OVERLAP,
-            "max_running_requests",
-            "chunked_prefill_size",
-            "model_config",
-            "device",
-            "tp_worker",
-            "running_batch",
-        ),
+        FUTURE_MAP.itself(whys.PLAIN_OVERLAP),
+        *SCHEDULER.attributes(_READ, whys.PLAIN_OVERLAP, "tp_worker", "running_batch"),
         *SCHEDULER.attributes(
             _WRITE,
             whys.PLAIN_OVERLAP,
@@ -283,11 +269,26 @@ _EVENT_LOOPS = Need(
             "future_map",
             "result_queue",
         ),
-        *MODEL_CONFIG.attributes(_READ, whys.PLAIN_OVERLAP, "context_len"),
         *TARGET_WORKER.attributes(_WRITE, whys.PLAIN_OVERLAP, "enable_overlap"),
         *BATCH.attributes(_WRITE, whys.PLAIN_OVERLAP, "enable_overlap"),
     ),
     frozenset({"v1"}),
+)
+
+_PLAIN_RELAY = Need(
+    "specswitch.engine.plain_relay",
+    (
+        FUTURE_MAP.itself(
+            whys.RELAY,
+            use=_CALL,
+            args=("max_running_requests", "chunked_prefill_size", "context_len", "device", "spec_algo"),
+        ),
+        *ALGORITHM.members(whys.RELAY, "NONE"),
+        *SCHEDULER.attributes(
+            _READ, whys.RELAY, "max_running_requests", "chunked_prefill_size", "model_config", "device"
+        ),
+        *MODEL_CONFIG.attributes(_READ, whys.RELAY, "context_len"),
+    ),
 )
 
 _V2 = Need(
@@ -301,15 +302,8 @@ _V2 = Need(
         *SCHEDULER.attributes(
             _READ, whys.CATCH_UP, "draft_worker", "forward_stream_ctx", "forward_stream", "schedule_stream"
         ),
-        function(
-            "sglang.srt.managers.overlap_utils",
-            "_resolve_future_token_ids",
-            _CALL,
-            whys.RELAY,
-            args=("input_ids", "future_token_ids_map"),
-        ),
-        FUTURE_MAP.method("resolve_future", _HOOK, whys.RELAY, args=("model_worker_batch",)),
-        FUTURE_MAP.method("store_to_map", _HOOK, whys.RELAY, args=("future_indices", "batch_result")),
+        FUTURE_MAP.method("resolve_future", _HOOK | _CALL, whys.RELAY, args=("model_worker_batch",)),
+        FUTURE_MAP.method("store_to_map", _HOOK | _CALL, whys.RELAY, args=("future_indices", "batch_result")),
         FUTURE_MAP.method("store_to_map_for_new_batch", _CALL, whys.COLD, args=("future_indices", "draft_input")),
         FUTURE_MAP.method("alloc_future_indices", _CALL, whys.COLD, args=("bs",)),
         *FUTURE_MAP.attributes(_READ, whys.RELAY, "future_buffer_len", "device"),
@@ -345,5 +339,5 @@ LINE_0_5_12 = ReleaseLine(
     before="0.5.13",
     paths={"v1": "specswitch.engine.v1", "v2": "specswitch.engine.v2_0_5_12"},
     tested=("0.5.12.post1",),
-    needs=(*SHARED, _SUPPORTED, _LINE, _DRAFT_KV, _DRAFT_ALONE, _V1, _EVENT_LOOPS, _V2),
+    needs=(*SHARED, _SUPPORTED, _LINE, _DRAFT_KV, _DRAFT_ALONE, _V1, _EVENT_LOOPS, _PLAIN_RELAY, _V2),
 )

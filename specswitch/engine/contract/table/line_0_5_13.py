@@ -152,7 +152,7 @@ _V2 = Need(
         *ALGORITHM.members(whys.MARK_PLAIN, "NONE"),
         ALGORITHM.method("is_none", _CALL, whys.TELL_APART),
         ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
-        FORWARD_MODE.method("is_decode", _CALL, whys.TELL_APART),
+        *FORWARD_MODE.members(whys.TELL_APART, "DECODE"),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
         BATCH.method("is_empty", _CALL, whys.DROP_FINISHED),
         BATCH.method("new_tokens_required_next_decode", _CALL, whys.COUNT_FREE, args=("selected_indices",)),

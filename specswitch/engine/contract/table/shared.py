@@ -6,6 +6,7 @@ from specswitch.engine.contract.pieces import Need, Use, function
 from specswitch.engine.contract.table import whys
 from specswitch.engine.contract.table.owners import (
     ALGORITHM,
+    BATCH,
     COMMAND_REPLY,
     COMMAND_REQUEST,
     CONFIG_BAG,
@@ -51,6 +52,7 @@ _FLAGS = "add and read the --specswitch flags"
 _REGISTER = "register the hooks of the plugin"
 _START = "check the contract before the model loads"
 _FEATURES = "see which sampling features a request uses"
+_CENSUS = "count the requests of the next decode batch"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"
 
 PLUGIN = Need(
@@ -204,6 +206,17 @@ KV = Need(
     REQ.attributes(_READ, whys.CATCH_UP, "origin_input_ids", "output_ids"),
 )
 
+CENSUS = Need(
+    "specswitch.engine.census",
+    (
+        *SCHEDULER.attributes(_READ, _CENSUS, "running_batch", "last_batch", "chunked_req", "req_to_token_pool"),
+        *BATCH.attributes(_READ, _CENSUS, "reqs", "forward_mode"),
+        FORWARD_MODE.method("is_extend", _CALL, _CENSUS),
+        REQ.method("finished", _CALL, _CENSUS),
+        ROWS.method("free", _HOOK, "know when a request has finished"),
+    ),
+)
+
 FEATURES = Need(
     "specswitch.engine.features",
     (
@@ -321,6 +334,7 @@ SHARED = (
     PLAIN_GRAPHS,
     DRAFT_ALONE,
     KV,
+    CENSUS,
     FEATURES,
     PENALTIES,
     REQUEST_METRICS,
