@@ -29,7 +29,7 @@ def measure_ramp(site: Site, plan: Ramp, repeat: int) -> Row:
     Tokens are counted where they were put out, as far as that is known: those of a request that does not stream are
     spread evenly over its time.
     """
-    site.prepare(plan.phases[0][1])
+    site.prepare(plan.phases[0][1], plan.pin)
     before = site.server.switch_state()
     answers, edges = asyncio.run(_ramp(site, plan, f"ramp {repeat}"))
     time.sleep(site.settle_seconds)
@@ -109,7 +109,7 @@ def measure_trace(site: Site, plan: Trace, speedup: float, repeat: int) -> Row:
     if site.trace is None:
         raise ValueError("the plan wants a load trace: give one by --trace")
     arrivals = read_trace(site.trace, plan)
-    site.prepare(plan.accept_length)
+    site.prepare(plan.accept_length, plan.pin)
     before = site.server.switch_state()
     answers = asyncio.run(_replay(site, plan, arrivals, f"trace {repeat}"))
     time.sleep(site.settle_seconds)

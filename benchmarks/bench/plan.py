@@ -51,6 +51,7 @@ class Ramp(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     phases: list[tuple[int, float]]
     """(requests in flight, accept length) of each phase."""
+    pin: str = ""
     phase_seconds: float = 4.0
     repeats: int = 1
     input_tokens: int = 128
@@ -64,6 +65,7 @@ class Trace(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     speedup: float
     seconds: float
     """How long requests arrive."""
+    pin: str = ""
     accept_length: float | None = None
     skip_seconds: float = 0.0
     """Where in the trace to start, in its own time."""
