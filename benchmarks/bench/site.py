@@ -38,8 +38,8 @@ class Site:
         length = accept_length if accept_length is not None else self.accept_length
         if self.dial is not None and length is not None:
             self.dial.turn(length)
-        if pin:
-            self.server.pin(pin)
+        if self.server.switch_state() is not None:
+            self.server.pin(pin or "configured")
         self.server.flush_cache()
 
 
