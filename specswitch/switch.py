@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from specswitch.config import OperatingMode, SwitchConfig
-from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
+from specswitch.engine.base import Engine, PlainEntry, SpeculativeEntry
 from specswitch.machine import SwitchMachine, Transition
 from specswitch.policy import Policy, Steering, Wish
-from specswitch.records import TransitionRecord
+from specswitch.records import StepCounts, TransitionRecord
 from specswitch.signals import LoadSample, Mode
 
 _SPECULATIVE, _DRAINING, _PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN  # looking them up costs a turn too much
@@ -19,8 +19,6 @@ _SPECULATIVE, _DRAINING, _PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN  #
 
 class Observer(Protocol):
     """Hears what happened; decides nothing."""
-
-    def decode_step(self, mode: Mode) -> None: ...
 
     def transition(self, record: TransitionRecord) -> None: ...
 
@@ -30,7 +28,7 @@ class Observer(Protocol):
 
     def fault(self, error: BaseException, doing: str) -> None: ...
 
-    def status(self, load: LoadSample) -> dict[str, Any]: ...
+    def status(self, load: LoadSample, steps: StepCounts) -> dict[str, Any]: ...
 
 
 class Switch:
@@ -67,8 +65,11 @@ class Switch:
         self._config = config
         self._observer = observer
         self._clock = clock
-        self._decode_steps = 0
-        self._steps_in_mode = 0
+        self._decode_steps = self._plain_steps = 0
+        self._entered_at = 0
+        """The decode step at which SPECULATIVE or PLAIN was last entered."""
+        self._since = 0
+        """The same, or if that came later, at which ``observe`` would have entered it."""
         self._recommended = Mode.SPECULATIVE
         self._asked_for: Wish | None = None
         """The wish under way: a drain or a return that has yet to complete."""
@@ -83,17 +84,19 @@ class Switch:
         if self.faulted:
             return
         try:
-            self._take_turn()
+            if self._steering.mode != "observe":
+                self._act(self.policy)
+            elif self.machine.mode is _SPECULATIVE:
+                self._observe()
+            else:
+                self._act(_as_without_switching)
         except Exception as error:
             self.on_fault("deciding on a switch", error)
 
-    def on_decode_step(self, step: DecodeStep) -> None:
-        try:
-            self._decode_steps += 1
-            self._steps_in_mode += 1
-            self._observer.decode_step(step.mode)
-        except Exception as error:
-            self.on_fault("counting a decode step", error)
+    def on_decode_step(self, mode: Mode) -> None:
+        self._decode_steps += 1
+        if mode is _PLAIN:
+            self._plain_steps += 1
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
         try:
@@ -116,29 +119,23 @@ class Switch:
                 self.engine.cancel_return()
 
     def status(self) -> dict[str, Any]:
-        return self._observer.status(self._sample)
+        steps = self._decode_steps
+        counts = StepCounts(steps - self._plain_steps, self._plain_steps, in_mode=steps - self._entered_at)
+        return self._observer.status(self._sample, counts)
 
     # What an operator says
 
     def pin(self, mode: OperatingMode | None) -> None:
         """Operate in ``mode`` from the next turn on, None as configured; on all ranks before the same turn."""
-        self._steering.pinned = mode
+        self._steering.pin(mode)
         self._recommended = Mode.SPECULATIVE
         self._observer.pinned(mode)
 
     # One turn
 
-    def _take_turn(self) -> None:
-        if self._steering.mode != "observe":
-            self._act(self.policy)
-        elif self.machine.mode is _SPECULATIVE:
-            self._observe()
-        else:
-            self._act(_as_without_switching)
-
     def _act(self, policy: Policy) -> None:
         mode = self.machine.mode
-        self._sample = self.engine.sample(mode, self._decode_steps, self._steps_in_mode)
+        self._sample = self.engine.sample(mode, self._decode_steps, self._decode_steps - self._since)
         wish = policy(self._sample)
         if mode is _DRAINING:
             self._drain_on(wish)
@@ -176,11 +173,11 @@ class Switch:
             self._take(self.machine.enter_plain, Transition.ENTER_PLAIN, reason, entry)
 
     def _observe(self) -> None:
-        self._sample = self.engine.sample(self._recommended, self._decode_steps, self._steps_in_mode)
+        self._sample = self.engine.sample(self._recommended, self._decode_steps, self._decode_steps - self._since)
         wish = self.policy(self._sample)
         if wish is not None and wish.mode is not self._recommended:
             self._recommended = wish.mode
-            self._steps_in_mode = 0
+            self._since = self._decode_steps
             self._observer.recommendation(wish, self._sample)
 
     def _ask(self, wish: Wish) -> None:
@@ -196,7 +193,7 @@ class Switch:
     ) -> None:
         take(reason)
         if transition is not Transition.BEGIN_DRAIN:
-            self._steps_in_mode = 0
+            self._entered_at = self._since = self._decode_steps
             self._asked_for = None
         self._observer.transition(
             TransitionRecord(

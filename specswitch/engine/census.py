@@ -35,13 +35,15 @@ class Census:
 
     def take(self) -> None:
         """Bring ``size`` and ``features`` up to date; between two turns."""
-        reqs: list[Any] = self._scheduler.running_batch.reqs
-        prefilled = self.just_prefilled()
-        if prefilled or reqs is not self._counted or len(reqs) != self._listed:
+        scheduler = self._scheduler
+        running = scheduler.running_batch
+        reqs: list[Any] = running.reqs
+        nobody_joins = scheduler.last_batch is running
+        if reqs is not self._counted or len(reqs) != self._listed or not nobody_joins:
             unfinished = self.unfinished()
             self.size = len(unfinished)
             self.features = features.used_by(unfinished, self._watched)
-            self._counted, self._listed = None if prefilled else reqs, len(reqs)
+            self._counted, self._listed = reqs if nobody_joins else None, len(reqs)
 
     def unfinished(self) -> list[Any]:
         """These requests themselves."""

@@ -41,6 +41,7 @@ PLACES = [
     "switch.policy",
     "switch._observer.transition",
     "engine.sample",
+    "engine._census.take",
     "engine.start_drain",
     "engine.drained",
     "engine.enter_plain",
@@ -54,11 +55,8 @@ PLACES = [
     "engine._in_flight",
     "engine._rebuild_penalties",
     "engine._note_caught_up",
-    # Scheduler.run_batch
-    "engine._plain_forward",
     # Scheduler.process_batch_result
     "engine._count_step",
-    "switch._observer.decode_step",
     # the prefix cache
     "engine._unseen.note",
 ]

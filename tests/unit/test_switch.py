@@ -9,9 +9,10 @@ import pytest
 from pytest_mock import MockerFixture
 
 from specswitch.config import SwitchConfig
-from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
+from specswitch.engine.base import Engine, PlainEntry, SpeculativeEntry
 from specswitch.machine import Transition
 from specswitch.policy import Steering, Wish, around, steered
+from specswitch.records import StepCounts
 from specswitch.signals import LoadSample, Mode
 from specswitch.switch import Switch
 
@@ -108,9 +109,9 @@ def test_a_return_that_is_past_giving_up_still_completes(bench: Bench) -> None:
 
 
 def test_steps_in_a_mode_start_anew_with_it(bench: Bench) -> None:
-    bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 7))
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
     bench.turn(TO_PLAIN)
-    bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 3, 0))
+    bench.switch.on_decode_step(Mode.PLAIN)
     bench.turn(None)
 
     assert bench.engine.sample.call_args.args == (Mode.PLAIN, 2, 1)
@@ -159,12 +160,41 @@ def test_a_policy_and_an_observer_that_raise_are_contained(bench: Bench) -> None
     assert bench.switch.policy.call_count == 1
 
 
-def test_a_step_count_that_cannot_be_reported_is_contained(bench: Bench) -> None:
-    bench.observer.decode_step.side_effect = OSError("metrics")
+def shown(bench: Bench) -> StepCounts:
+    bench.switch.status()
+    counts: StepCounts = bench.observer.status.call_args.args[1]
+    return counts
 
-    bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 1, 0))
 
-    assert bench.switch.faulted
+def test_the_status_counts_steps_by_mode_and_since_it_was_entered(bench: Bench) -> None:
+    for _ in range(3):
+        bench.switch.on_decode_step(Mode.SPECULATIVE)
+    bench.engine.drained.return_value = False
+    bench.turn(TO_PLAIN)
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
+    assert shown(bench) == StepCounts(speculative=4, plain=0, in_mode=4), "a drain is part of the stay"
+    bench.engine.drained.return_value = True
+    bench.turn(None)
+    for _ in range(2):
+        bench.switch.on_decode_step(Mode.PLAIN)
+    assert shown(bench) == StepCounts(speculative=4, plain=2, in_mode=2)
+
+
+def test_a_cancelled_drain_restarts_the_count(bench: Bench) -> None:
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
+    bench.engine.drained.return_value = False
+    bench.turn(TO_PLAIN)
+    bench.turn(TO_SPECULATIVE)
+    assert shown(bench).in_mode == 0
+
+
+def test_a_recommendation_is_no_stay_in_a_mode(mocker: MockerFixture) -> None:
+    bench = Bench(mocker, mode="observe")
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
+    bench.turn(TO_PLAIN)
+    bench.turn(None)
+    assert bench.engine.sample.call_args.args == (Mode.PLAIN, 1, 0), "the policy's own count starts anew"
+    assert shown(bench).in_mode == 1
 
 
 class TestPins:
@@ -192,7 +222,7 @@ class TestPins:
 
     def test_a_server_pinned_to_auto_switches_though_it_was_started_in_one_mode(self, mocker: MockerFixture) -> None:
         bench = self.steered(mocker, mode="speculative", high_watermark=2, low_watermark=1, dwell_steps=1)
-        bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 6))
+        bench.switch.on_decode_step(Mode.SPECULATIVE)
         assert bench.turn(None) is Mode.SPECULATIVE
         bench.switch.pin("auto")
         assert bench.turn(None) is Mode.PLAIN
@@ -206,7 +236,7 @@ class TestPins:
         bench.engine.request_return.assert_called_once()
         bench.observer.recommendation.assert_not_called()
         bench.switch.on_returned(SpeculativeEntry(requests=3, tokens_caught_up=0))
-        bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 6))
+        bench.switch.on_decode_step(Mode.SPECULATIVE)
         assert bench.turn(None) is Mode.SPECULATIVE
         bench.observer.recommendation.assert_called_once()
 
