@@ -135,18 +135,31 @@ class Steps:
         return len(self._spent[False])
 
     def take(self, count: int) -> None:
-        """Time the hooks in this many steps with all requests running."""
-        server, watch = self._server, self._watch
+        """Time the hooks in this many steps with all requests running.
+
+        The scheduler takes its turns without pause: handed from thread to thread, it would find its caches cold.
+        """
+        server, socket = self._server, self._server._requests
+        pause = socket._end_turn
         while self.count < count:
-            if server.idle:
-                self._let_arrive()
-            watch.of_nothing = not watch.of_nothing
-            finished = self._finished()
-            turn = server.step()
-            spent, calls = watch.take()
-            if (turn.forward_mode, turn.batch_size) == ("DECODE", self._requests) and self._finished() == finished:
-                self._spent[watch.of_nothing].append(spent)
-                self._last = calls
+            self._let_arrive()
+            socket._end_turn = lambda: pause() if self._note(count) else None
+            server.step()
+            socket._end_turn = pause
+            server.run_until_idle()
+
+    def _note(self, count: int) -> bool:
+        """A turn is over; whether enough have been timed or the requests are about to end."""
+        watch, scheduler = self._watch, self._server.scheduler
+        spent, calls = watch.take()
+        batch = scheduler.last_batch
+        names = {call.name for call in calls}
+        if batch is not None and len(batch.reqs) == self._requests and "process_batch_result" in names:
+            self._spent[watch.of_nothing].append(spent)
+            self._last = calls
+        watch.of_nothing = not watch.of_nothing
+        longest = max((len(req.output_ids) for req in scheduler.running_batch.reqs), default=400)
+        return self.count >= count or longest > 380
 
     def _let_arrive(self) -> None:
         for index in range(self._requests):

@@ -91,6 +91,9 @@ class Engine(Protocol):
     def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
         """Read the scheduler; no device synchronisation."""
 
+    def batch_version(self) -> int:
+        """A number that stays the same while the decode batch holds the same unfinished requests."""
+
     def start_drain(self) -> None:
         """Launch no new decode batch until ``enter_plain`` or ``cancel_drain``; prefill goes on."""
 

@@ -26,6 +26,7 @@ class Census:
         """The running batch's list as it was counted last; None when it has to be counted again."""
         self._listed = 0
         """Its length then."""
+        self._version = 0
         self.size = 0
         self.features: frozenset[str] = frozenset()
         """The watched features that these requests use."""
@@ -33,8 +34,12 @@ class Census:
     def attach(self, hooks: InstanceHooks) -> None:
         hooks.around(self._scheduler.req_to_token_pool, "free", self._around_free)
 
-    def take(self) -> None:
-        """Bring ``size`` and ``features`` up to date; between two turns."""
+    def take(self) -> int:
+        """Bring ``size`` and ``features`` up to date, between two turns.
+
+        Returns:
+            A number that stays the same until they are counted again.
+        """
         scheduler = self._scheduler
         running = scheduler.running_batch
         reqs: list[Any] = running.reqs
@@ -43,7 +48,9 @@ class Census:
             unfinished = self.unfinished()
             self.size = len(unfinished)
             self.features = features.used_by(unfinished, self._watched)
+            self._version += 1
             self._counted, self._listed = reqs if nobody_joins else None, len(reqs)
+        return self._version
 
     def unfinished(self) -> list[Any]:
         """These requests themselves."""

@@ -179,6 +179,9 @@ class Line0512Engine(CatchUpBeside):
             _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
         )
 
+    def batch_version(self) -> int:
+        return self._census.take()
+
     @property
     def context_tokens(self) -> int:
         """As the running batch counts them: under overlap one step late."""

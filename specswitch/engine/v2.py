@@ -185,6 +185,9 @@ class V2Engine(CatchUpBeside):
             _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
         )
 
+    def batch_version(self) -> int:
+        return self._census.take()
+
     @property
     def context_tokens(self) -> int:
         """As the running batch counts them: under overlap one step late."""

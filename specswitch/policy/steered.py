@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specswitch.config import OperatingMode
-from specswitch.policy.base import Policy, Wish
+from specswitch.policy.base import Policy, Wish, boundaries_of
 from specswitch.signals import LoadSample
 
 
@@ -30,6 +30,14 @@ class Steered:
         """May be replaced between two turns."""
         self._steering = steering
         self._pins = pins
+
+    @property
+    def boundaries(self) -> frozenset[int] | None:
+        auto, pin = boundaries_of(self.auto), self._pins.get(self._steering.mode)
+        if auto is None or pin is None:
+            return auto
+        pinned = boundaries_of(pin)
+        return None if pinned is None else auto | pinned
 
     def __call__(self, sample: LoadSample) -> Wish | None:
         wish = self.auto(sample)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from specswitch.policy.base import Wish
 from specswitch.signals import LoadSample, Mode
@@ -16,6 +17,7 @@ class Watermark:
     In between a settled mode stays and a drain goes on to PLAIN.
     """
 
+    boundaries: ClassVar[frozenset[int]] = frozenset()
     high: int
     low: int
 

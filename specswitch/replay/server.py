@@ -132,6 +132,9 @@ class SimulatedServer:
             local=LocalReadings(steps=readings),
         )
 
+    def batch_version(self) -> int:
+        return 2 * self._started - len(self._running)  # those started and those ended
+
     def start_drain(self) -> None:
         self._draining = True
 

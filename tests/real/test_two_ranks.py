@@ -149,6 +149,9 @@ class _CountingEngine:
 
         return LoadSample(mode, self.size, 0, decode_step, steps_in_mode, None)
 
+    def batch_version(self) -> int:
+        return 0
+
     def start_drain(self) -> None:
         self._in_flight = True
 

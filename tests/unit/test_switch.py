@@ -26,6 +26,7 @@ class Bench:
         self.wish: Wish | None = None
         self.engine: MagicMock = mocker.create_autospec(Engine, instance=True)
         self.engine.sample.side_effect = lambda mode, step, in_mode: LoadSample(mode, 3, 1, step, in_mode, 2.5)
+        self.engine.batch_version.return_value = 1
         self.engine.drained.return_value = True
         self.engine.enter_plain.return_value = PlainEntry(requests=3, slots_given_back=12)
         self.engine.cancel_return.return_value = True
