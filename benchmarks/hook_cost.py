@@ -142,11 +142,11 @@ class Steps:
         server, socket = self._server, self._server._requests
         pause = socket._end_turn
         while self.count < count:
+            server.run_until_idle()
             self._let_arrive()
             socket._end_turn = lambda: pause() if self._note(count) else None
             server.step()
             socket._end_turn = pause
-            server.run_until_idle()
 
     def _note(self, count: int) -> bool:
         """A turn is over; whether enough have been timed or the requests are about to end."""

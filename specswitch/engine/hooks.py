@@ -62,30 +62,6 @@ def _restore_attribute(owner: Any, name: str, before: object) -> None:
         setattr(owner, name, before)
 
 
-Value = tuple[Any, str, object]
-"""``(owner, attribute, value)``."""
-
-
-class Swap:
-    """A context manager in which attributes have other values: one object for every time, which cannot be nested."""
-
-    def __init__(self, *values: Value) -> None:
-        self._values = values
-        self._before: list[object] = []
-
-    def __enter__(self) -> None:
-        before = []
-        for owner, name, value in self._values:
-            before.append(getattr(owner, name))
-            setattr(owner, name, value)
-        self._before = before
-
-    def __exit__(self, *exception: object) -> None:
-        before = iter(self._before)
-        for owner, name, _ in self._values:
-            setattr(owner, name, next(before))
-
-
 @contextmanager
 def swapped(owner: Any, **values: object) -> Iterator[None]:
     """Set attributes of ``owner`` for the duration of a ``with`` block."""

@@ -47,7 +47,7 @@ from specswitch.engine.draft_kv import (
     start_at_gaps,
     turn_into_catch_up,
 )
-from specswitch.engine.hooks import InstanceHooks, Swap, Value, swapped
+from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
@@ -70,14 +70,14 @@ class Line0512Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: Sequence[Value],
+        plain_forward: AbstractContextManager[None],
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: with these values the target's model runner decodes one token per request.
+            plain_forward: in here, time after time, the target's model runner decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -118,13 +118,7 @@ class Line0512Engine(CatchUpBeside):
         if self._has_draft_kv and not args.disable_radix_cache:
             allocator = scheduler.token_to_kv_pool_allocator
             self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
-        target = scheduler.tp_worker
-        self._swap = Swap(
-            (scheduler, "spec_algorithm", NONE),
-            (scheduler, "model_worker", target),
-            (target, "enable_spec", False),
-            *plain_forward,
-        )
+        self._plain_forward = plain_forward
         self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
@@ -282,8 +276,7 @@ class Line0512Engine(CatchUpBeside):
 
     def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
         if batch.forward_mode is _DECODE and batch.spec_algorithm is NONE:
-            with self._plain_path():
-                return original(batch, *args)
+            return self._plainly(original, batch, *args)
         result = original(batch, *args)
         if self._catch_up is not None and batch is self._scheduler.running_batch:
             # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
@@ -397,9 +390,19 @@ class Line0512Engine(CatchUpBeside):
         histories = [self._counted_tokens(req, settled is None or req.rid in settled) for req in batch.reqs]
         rebuild_penalties(batch.sampling_info, histories, self._scheduler.model_config.vocab_size)
 
-    def _plain_path(self) -> AbstractContextManager[None]:
-        """In here the scheduler launches a decode batch as a server without speculation does."""
-        return self._swap
+    def _plainly(self, launch: Callable[..., Any], *args: Any) -> Any:
+        """Let the scheduler launch a decode batch as a server without speculation does."""
+        # spelt out, as every plain step comes here: a loop over names takes several times as long
+        scheduler = self._scheduler
+        target = scheduler.tp_worker
+        worker, enable_spec = scheduler.model_worker, target.enable_spec
+        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = NONE, target, False
+        try:
+            with self._plain_forward:
+                return launch(*args)
+        finally:
+            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
+            target.enable_spec = enable_spec
 
     # PLAIN -> SPECULATIVE
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from specswitch.config import SwitchConfig
 from specswitch.engine import graph_sizes
-from specswitch.engine.hooks import Value, swapped
+from specswitch.engine.hooks import swapped
 
 _ON_SCHEDULER = "specswitch_plain_graphs"
 
@@ -44,7 +44,10 @@ class PlainGraphFacts:
 
 
 class PlainGraphs:
-    """The graphs with which the target decodes plainly, and what came of them."""
+    """A context manager, entered for each plain decode forward, in which the target uses its plain graphs.
+
+    It is one object for all forwards: entering it allocates nothing.  It cannot be nested.
+    """
 
     def __init__(self, model_runner: Any, graph_runner: Any, attn_backend: Any, facts: PlainGraphFacts) -> None:
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
@@ -54,16 +57,24 @@ class PlainGraphs:
         """Plain steps that fitted none of the graphs and ran eagerly."""
         self.on_first_eager: Callable[[str], None] = _say_nothing
         """Called with one sentence at the first such step."""
-        self.values: Sequence[Value] = (
-            (model_runner, _graph_slot(model_runner), graph_runner),
-            (model_runner, "attn_backend", attn_backend),
-            (model_runner, "spec_algorithm", SpeculativeAlgorithm.NONE),
-        )
-        """With these the target decodes one token per request, with its graphs where they fit."""
-        self._graphs = graph_runner
+        self._runner = model_runner
+        self._slot = _graph_slot(model_runner)
+        self._graphs, self._backend, self._none = graph_runner, attn_backend, SpeculativeAlgorithm.NONE
+        self._before: tuple[Any, Any, Any] = (None, None, None)
         check = "can_run_graph" if hasattr(graph_runner, "can_run_graph") else "can_run"
         self._fits = getattr(graph_runner, check)
         setattr(graph_runner, check, self._check)
+
+    def __enter__(self) -> None:
+        runner = self._runner
+        self._before = (getattr(runner, self._slot), runner.attn_backend, runner.spec_algorithm)
+        setattr(runner, self._slot, self._graphs)
+        runner.attn_backend, runner.spec_algorithm = self._backend, self._none
+
+    def __exit__(self, *exception: object) -> None:
+        runner = self._runner
+        graphs, runner.attn_backend, runner.spec_algorithm = self._before
+        setattr(runner, self._slot, graphs)
 
     def _check(self, forward_batch: Any) -> bool:
         # a graph that holds no hidden states would be captured again (0.5.12) or raise (0.5.13 and later)
@@ -82,6 +93,22 @@ class PlainGraphs:
                 " so raise --cuda-graph-max-bs or lower --max-running-requests if they are frequent."
             )
         return False
+
+
+class EagerForward:
+    """A context manager in which the target decodes plainly, without graphs; one for all forwards, as above."""
+
+    def __init__(self, model_runner: Any) -> None:
+        self._attributes = vars(model_runner)
+        self._slot = _graph_slot(model_runner)
+        self._graphs: Any = None
+
+    def __enter__(self) -> None:
+        self._graphs = self._attributes[self._slot]
+        self._attributes[self._slot] = None
+
+    def __exit__(self, *exception: object) -> None:
+        self._attributes[self._slot] = self._graphs
 
 
 @contextmanager
@@ -133,13 +160,10 @@ def of(scheduler: Any) -> PlainGraphs | None:
     return graphs
 
 
-def plain_forward(scheduler: Any) -> Sequence[Value]:
-    """With these values the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
+def plain_forward(scheduler: Any) -> AbstractContextManager[None]:
+    """In here, time after time, the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
     graphs = of(scheduler)
-    if graphs is not None:
-        return graphs.values
-    runner = scheduler.tp_worker.model_runner
-    return ((runner, _graph_slot(runner), None),)
+    return EagerForward(scheduler.tp_worker.model_runner) if graphs is None else graphs
 
 
 def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int], keeps_hidden_states: bool) -> PlainGraphs:

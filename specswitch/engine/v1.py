@@ -9,8 +9,8 @@ verification itself: ``update_running_batch`` passes ``v1_spec_info_filtered=Tru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,7 @@ from sglang.srt.speculative.eagle_info import EagleDraftInput
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import TurnListener
 from specswitch.engine.event_loops import EventLoops
-from specswitch.engine.hooks import Value, swapped
+from specswitch.engine.hooks import swapped
 from specswitch.engine.line_0_5_12 import Line0512Engine, last_tokens, tokens_counted_with_overlap
 from specswitch.engine.plain_graphs import plain_forward
 from specswitch.engine.supported_0_5_12 import unsupported
@@ -45,7 +45,7 @@ class V1Engine(Line0512Engine):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: Sequence[Value],
+        plain_forward: AbstractContextManager[None],
         config: SwitchConfig,
     ) -> None:
         super().__init__(scheduler, release, plain_forward, config)

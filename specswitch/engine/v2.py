@@ -39,7 +39,7 @@ from specswitch.engine.census import Census
 from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import is_worth, missing_tokens
-from specswitch.engine.hooks import InstanceHooks, Swap, Value, swapped
+from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import plain_forward
 from specswitch.engine.readings import StepReadings
@@ -65,14 +65,14 @@ class V2Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: Sequence[Value],
+        plain_forward: AbstractContextManager[None],
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: with these values the target's model runner decodes one token per request.
+            plain_forward: in here, time after time, the target's model runner decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -100,15 +100,7 @@ class V2Engine(CatchUpBeside):
         self._algorithm = scheduler.spec_algorithm
         self._none, self._decode = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
         self._has_draft_kv = not self._algorithm.is_ngram()
-        target = scheduler.tp_worker
-        self._swap = Swap(
-            (scheduler, "spec_algorithm", self._none),
-            (scheduler, "model_worker", target),
-            (scheduler.future_map, "spec_algo", self._none),
-            (target, "enable_spec", False),
-            (self, "_relays_tokens", True),
-            *plain_forward,
-        )
+        self._plain_forward = plain_forward
         self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
@@ -281,8 +273,7 @@ class V2Engine(CatchUpBeside):
         if self._last_launch_plain:
             if not self._scheduler.enable_overlap:
                 v2_batch.drop_accumulated_penalties(batch.sampling_info)
-            with self._plain_path():
-                return original(batch, *args, **kwargs)
+            return self._plainly(original, batch, *args, **kwargs)
         result = original(batch, *args, **kwargs)
         if self._plain and batch.forward_mode.is_extend():
             self._insist("keeping the tokens of a prefill", self._note_prefilled, batch)
@@ -291,8 +282,7 @@ class V2Engine(CatchUpBeside):
     def _around_delayed_sample(self, original: Callable[..., Any], result: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(result, "delay_sample_func", None) is None:
             return original(result, *args, **kwargs)
-        with self._plain_path():  # only a plain batch samples late
-            return original(result, *args, **kwargs)
+        return self._plainly(original, result, *args, **kwargs)  # only a plain batch samples late
 
     def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
         original(batch, result)
@@ -412,9 +402,21 @@ class V2Engine(CatchUpBeside):
         """
         v2_batch.drop_speculation(batch)
 
-    def _plain_path(self) -> AbstractContextManager[None]:
-        """In here the scheduler launches decode batches as a server without speculation does."""
-        return self._swap
+    def _plainly(self, launch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Let the scheduler launch a decode batch as a server without speculation does."""
+        # spelt out, as every plain step comes here: a loop over names takes several times as long
+        scheduler = self._scheduler
+        target, relay = scheduler.tp_worker, scheduler.future_map
+        worker, enable_spec = scheduler.model_worker, target.enable_spec
+        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = self._none, target, False
+        relay.spec_algo, self._relays_tokens = self._none, True
+        try:
+            with self._plain_forward:
+                return launch(*args, **kwargs)
+        finally:
+            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
+            relay.spec_algo, self._relays_tokens = self._algorithm, False
+            target.enable_spec = enable_spec
 
     def _note_prefilled(self, batch: Any) -> None:
         """Keep what plain decode needs of a speculative prefill, each request's token, and note where the draft's

@@ -11,7 +11,6 @@ from switching import Outcome, Scenario, assert_same_answers, every, open_plain,
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler
 from specswitch.engine import graph_sizes, plain_graphs
-from specswitch.engine.hooks import Swap
 
 pytestmark = pytest.mark.real
 
@@ -89,12 +88,11 @@ def test_everything_is_as_before_outside_a_plain_forward() -> None:
         assert server.scheduler.draft_worker.speculative_num_draft_tokens == 4
         assert runner.model.capture_aux_hidden_states
         assert runner.model.model.layers_to_capture
-        plain = Swap(*graphs.values)
-        with plain:
+        with graphs:
             assert getattr(runner, slot) is not before[0]
             assert runner.attn_backend is not before[1]
             assert runner.spec_algorithm.is_none()
-        with pytest.raises(KeyError), plain:
+        with pytest.raises(KeyError), graphs:
             raise KeyError
         assert (getattr(runner, slot), runner.attn_backend, runner.spec_algorithm) == before
 

@@ -33,7 +33,9 @@ if _release() != "0.5.12.post1":
 GetInternalStateReq = import_module("sglang.srt.managers.io_struct").GetInternalStateReq
 ForwardMode = import_module("sglang.srt.model_executor.forward_batch_info").ForwardMode
 SpeculativeAlgorithm = import_module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm
-event_loops, v1, v2_0_5_12 = (import_module(f"specswitch.engine.{name}") for name in ("event_loops", "v1", "v2_0_5_12"))
+event_loops, plain_graphs, v1, v2_0_5_12 = (
+    import_module(f"specswitch.engine.{name}") for name in ("event_loops", "plain_graphs", "v1", "v2_0_5_12")
+)
 
 NONE, EAGLE = SpeculativeAlgorithm.NONE, SpeculativeAlgorithm.EAGLE
 WIDTH = 64
@@ -190,7 +192,7 @@ def make(mocker: MockerFixture) -> Make:
         listener = mocker.MagicMock()
         listener.status.return_value = {"mode": "PLAIN"}
         scheduler.tp_worker.model_runner.graph_runner = "verify graphs"
-        forward = ((scheduler.tp_worker.model_runner, "graph_runner", "plain graphs"),)
+        forward = plain_graphs.EagerForward(scheduler.tp_worker.model_runner)
         config = SwitchConfig(**{"plain_overlap": "off", "max_pause_ms": 1000, **settings})
         engine_class = v1.V1Engine if path == "v1" else v2_0_5_12.V2Engine0512
         engine = engine_class(scheduler, "0.5.12.post1", forward, config)
@@ -348,7 +350,7 @@ def test_a_plain_batch_goes_the_way_of_a_server_without_speculation(path: str, m
     assert scheduler.seen["worker"] is scheduler.tp_worker
     assert scheduler.seen["algorithm"] is NONE
     assert not scheduler.seen["enable_spec"]
-    assert scheduler.seen["graphs"] == "plain graphs"
+    assert scheduler.seen["graphs"] is None
     assert (scheduler.model_worker, scheduler.spec_algorithm) == (scheduler.draft_worker, EAGLE)
 
 

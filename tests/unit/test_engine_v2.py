@@ -46,11 +46,10 @@ def requests(*lengths: tuple[int, int], reserve: int = 0) -> list[Request]:
 
 
 def attach(scheduler: Scheduler, listener: Any, *, max_pause_ms: int = 1000) -> Any:
-    v2 = importlib.import_module("specswitch.engine.v2")
+    v2, plain_graphs = (importlib.import_module(f"specswitch.engine.{name}") for name in ("v2", "plain_graphs"))
     scheduler.metrics_reporter.scheduler = scheduler
-
-    plain_forward = ((scheduler.tp_worker.model_runner, "decode_cuda_graph_runner", "plain graphs"),)
-    engine = v2.V2Engine(scheduler, "0.5.23", plain_forward, SwitchConfig(max_pause_ms=max_pause_ms))
+    forward = plain_graphs.EagerForward(scheduler.tp_worker.model_runner)
+    engine = v2.V2Engine(scheduler, "0.5.23", forward, SwitchConfig(max_pause_ms=max_pause_ms))
     engine.attach(listener)
     return engine
 
@@ -221,7 +220,7 @@ def test_a_plain_batch_goes_the_way_of_a_server_without_speculation(listener: Ma
     assert scheduler.seen["worker"] is scheduler.tp_worker
     assert scheduler.seen["algorithm"] == (Algorithm.NONE, Algorithm.NONE)
     assert scheduler.seen["enable_spec"] is False
-    assert scheduler.seen["graphs"] == "plain graphs"
+    assert scheduler.seen["graphs"] is None
 
 
 @pytest.mark.parametrize("overlap", [True, False])
