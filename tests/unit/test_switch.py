@@ -198,6 +198,107 @@ def test_a_recommendation_is_no_stay_in_a_mode(mocker: MockerFixture) -> None:
     assert shown(bench).in_mode == 1
 
 
+class Known:
+    """A policy whose answer changes with the batch alone, and after so many steps in a mode."""
+
+    def __init__(self, *boundaries: int) -> None:
+        self.boundaries = frozenset(boundaries)
+        self.asked = 0
+        self.wish: Wish | None = None
+
+    def __call__(self, sample: LoadSample) -> Wish | None:
+        self.asked += 1
+        return self.wish
+
+
+class TestSettled:
+    """A policy that has nothing new to say is not asked, and no sample taken for it."""
+
+    def settled(self, mocker: MockerFixture, policy: Any, **settings: Any) -> Bench:
+        bench = Bench(mocker, **settings)
+        bench.switch.policy = policy
+        bench.switch.on_turn()
+        return bench
+
+    @pytest.mark.parametrize("mode", ["auto", "observe"])
+    def test_it_is_asked_once_and_when_a_boundary_is_reached(self, mocker: MockerFixture, mode: str) -> None:
+        policy = Known(3, 1)
+        bench = self.settled(mocker, policy, mode=mode)
+        asked = []
+        for _ in range(6):
+            bench.switch.on_turn()
+            bench.switch.on_decode_step(Mode.SPECULATIVE)
+            asked.append(policy.asked)
+        assert asked == [1, 2, 2, 3, 3, 3]
+        assert bench.engine.sample.call_count == 3
+
+    def test_it_is_asked_when_the_batch_changes(self, mocker: MockerFixture) -> None:
+        policy = Known()
+        bench = self.settled(mocker, policy)
+        for version in (2, 2, 3):
+            bench.engine.batch_version.return_value = version
+            bench.switch.on_turn()
+        assert policy.asked == 3
+
+    def test_another_policy_a_pin_and_what_it_has_learnt_are_heard_at_once(self, mocker: MockerFixture) -> None:
+        policy, other = Known(), Known()
+        bench = self.settled(mocker, policy)
+        for change in (lambda: bench.switch.pin("plain"), bench.switch.reconsider, lambda: None):
+            change()
+            bench.switch.on_turn()
+        assert policy.asked == 3
+        bench.switch.policy = other
+        bench.switch.on_turn()
+        assert other.asked == 1
+
+    def test_a_switch_is_followed_through(self, mocker: MockerFixture) -> None:
+        policy = Known()
+        bench = self.settled(mocker, policy)
+        policy.wish, bench.engine.drained.return_value = TO_PLAIN, False
+        bench.switch.reconsider()
+        for _ in range(3):
+            bench.switch.on_turn()
+        assert bench.engine.drained.call_count == 3
+        bench.engine.drained.return_value = True
+        bench.switch.on_turn()
+        assert bench.switch.machine.mode is Mode.PLAIN
+        policy.asked = 0
+        for _ in range(3):
+            bench.switch.on_turn()
+        assert policy.asked == 1, "once for PLAIN"
+        policy.wish = TO_SPECULATIVE
+        bench.switch.reconsider()
+        for _ in range(3):
+            bench.switch.on_turn()
+        bench.engine.request_return.assert_called_once()
+        bench.switch.on_returned(SpeculativeEntry(3, 0))
+        policy.asked = 0
+        bench.switch.on_turn()
+        assert policy.asked == 1
+
+    def test_the_status_is_that_of_the_moment(self, mocker: MockerFixture) -> None:
+        bench = self.settled(mocker, Known())
+        for _ in range(5):
+            bench.switch.on_turn()
+            bench.switch.on_decode_step(Mode.SPECULATIVE)
+        bench.switch.status()
+        assert bench.observer.status.call_args.args[0].decode_step == 5
+
+    def test_a_fault_leaves_a_status(self, mocker: MockerFixture) -> None:
+        bench = self.settled(mocker, Known())
+        bench.switch.on_fault("counting", RuntimeError("boom"))
+        bench.engine.sample.side_effect = RuntimeError("boom")
+        bench.switch.status()
+        bench.observer.status.assert_called_once()
+
+    def test_one_that_may_learn_is_asked_in_every_turn(self, mocker: MockerFixture) -> None:
+        policy = MagicMock(side_effect=lambda sample: None, spec=lambda sample: None)
+        bench = self.settled(mocker, policy)
+        for _ in range(3):
+            bench.switch.on_turn()
+        assert policy.call_count == 4
+
+
 class TestPins:
     def steered(self, mocker: MockerFixture, **settings: Any) -> Bench:
         bench = Bench(mocker, **settings)
