@@ -41,7 +41,6 @@ PLACES = [
     "switch.policy",
     "switch._observer.transition",
     "engine.sample",
-    "engine._census.take",
     "engine.start_drain",
     "engine.drained",
     "engine.enter_plain",
