@@ -209,6 +209,7 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
             raise ControlError("A profile has no effect with --specswitch-policy watermark: choose goodput.")
         if source is not None:
             deciding.auto = automatic(config, source.read())
+            switch.reconsider()
             observer.profile(source.path)
 
     control_channel.attach(InstanceHooks(), scheduler, Commands(switch, log, use_profile).handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from specswitch.machine import Transition
 
@@ -36,6 +36,15 @@ class TransitionRecord:
         fields["accept_length"] = rounded(self.accept_length)
         fields["duration_ms"] = rounded(self.duration_ms)
         return {"from": transition.source.value, "to": transition.dest.value, **fields}
+
+
+class StepCounts(NamedTuple):
+    """Decode steps whose results have been processed."""
+
+    speculative: int = 0
+    plain: int = 0
+    in_mode: int = 0
+    """Since SPECULATIVE or PLAIN was last entered."""
 
 
 def rounded(figure: float | None) -> float | None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
 from specswitch.config import OperatingMode, SwitchConfig
-from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
+from specswitch.engine.base import Engine, PlainEntry, SpeculativeEntry
 from specswitch.machine import SwitchMachine, Transition
-from specswitch.policy import Policy, Steering, Wish
-from specswitch.records import TransitionRecord
+from specswitch.policy import Policy, Steering, Wish, boundaries_of
+from specswitch.records import StepCounts, TransitionRecord
 from specswitch.signals import LoadSample, Mode
 
 _SPECULATIVE, _DRAINING, _PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN  # looking them up costs a turn too much
 
+_NEVER = sys.maxsize
+
 
 class Observer(Protocol):
     """Hears what happened; decides nothing."""
-
-    def decode_step(self, mode: Mode) -> None: ...
 
     def transition(self, record: TransitionRecord) -> None: ...
 
@@ -30,7 +31,7 @@ class Observer(Protocol):
 
     def fault(self, error: BaseException, doing: str) -> None: ...
 
-    def status(self, load: LoadSample) -> dict[str, Any]: ...
+    def status(self, load: LoadSample, steps: StepCounts) -> dict[str, Any]: ...
 
 
 class Switch:
@@ -67,8 +68,11 @@ class Switch:
         self._config = config
         self._observer = observer
         self._clock = clock
-        self._decode_steps = 0
-        self._steps_in_mode = 0
+        self._decode_steps = self._plain_steps = 0
+        self._entered_at = 0
+        """The decode step at which SPECULATIVE or PLAIN was last entered."""
+        self._since = 0
+        """The same, or if that came later, at which ``observe`` would have entered it."""
         self._recommended = Mode.SPECULATIVE
         self._asked_for: Wish | None = None
         """The wish under way: a drain or a return that has yet to complete."""
@@ -76,6 +80,11 @@ class Switch:
         self._sample = LoadSample(Mode.SPECULATIVE, 0, 0, 0, 0, None)
         """The latest; an idle server before the first turn."""
         self._steering = steering or Steering(config.mode)
+        self._settled_until = 0
+        """The decode step up to which the policy has nothing new to say of an unchanged batch."""
+        self._settled_by: Policy | None = None
+        self._settled_for = 0
+        """What the policy was asked about: see ``Engine.batch_version``."""
 
     # What the engine tells
 
@@ -83,17 +92,20 @@ class Switch:
         if self.faulted:
             return
         try:
+            if (
+                self._decode_steps < self._settled_until
+                and self.policy is self._settled_by
+                and self.engine.batch_version() == self._settled_for
+            ):
+                return
             self._take_turn()
         except Exception as error:
             self.on_fault("deciding on a switch", error)
 
-    def on_decode_step(self, step: DecodeStep) -> None:
-        try:
-            self._decode_steps += 1
-            self._steps_in_mode += 1
-            self._observer.decode_step(step.mode)
-        except Exception as error:
-            self.on_fault("counting a decode step", error)
+    def on_decode_step(self, mode: Mode) -> None:
+        self._decode_steps += 1
+        if mode is _PLAIN:
+            self._plain_steps += 1
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
         try:
@@ -106,6 +118,7 @@ class Switch:
         if self.faulted:
             return
         self.faulted = True
+        self.reconsider()
         with suppress(Exception):
             self._observer.fault(error, doing)
         with suppress(Exception):
@@ -115,30 +128,50 @@ class Switch:
             elif self._asked_for is not None:
                 self.engine.cancel_return()
 
+    def reconsider(self) -> None:
+        """Ask the policy in the next turn, whatever it said of this load: it has learnt of something else."""
+        self._settled_until = 0
+
     def status(self) -> dict[str, Any]:
-        return self._observer.status(self._sample)
+        if self._decode_steps < self._settled_until:
+            self._sample = self.engine.sample(self._sample.mode, self._decode_steps, self._decode_steps - self._since)
+        steps = self._decode_steps
+        counts = StepCounts(steps - self._plain_steps, self._plain_steps, in_mode=steps - self._entered_at)
+        return self._observer.status(self._sample, counts)
 
     # What an operator says
 
     def pin(self, mode: OperatingMode | None) -> None:
         """Operate in ``mode`` from the next turn on, None as configured; on all ranks before the same turn."""
-        self._steering.pinned = mode
+        self._steering.pin(mode)
+        self.reconsider()
         self._recommended = Mode.SPECULATIVE
         self._observer.pinned(mode)
 
     # One turn
 
     def _take_turn(self) -> None:
+        self._settled_until = 0
         if self._steering.mode != "observe":
             self._act(self.policy)
+            if self._asked_for is None and self.machine.mode is self._sample.mode is not _DRAINING:
+                self._settle()
         elif self.machine.mode is _SPECULATIVE:
             self._observe()
         else:
             self._act(_as_without_switching)
 
+    def _settle(self) -> None:
+        """Leave the policy alone until its answer may be another one: the batch has changed, or enough steps passed."""
+        boundaries = boundaries_of(self.policy)
+        if boundaries is not None:
+            ahead = (steps for steps in boundaries if steps > self._sample.steps_in_mode)
+            self._settled_until = self._since + min(ahead, default=_NEVER)
+            self._settled_by, self._settled_for = self.policy, self.engine.batch_version()
+
     def _act(self, policy: Policy) -> None:
         mode = self.machine.mode
-        self._sample = self.engine.sample(mode, self._decode_steps, self._steps_in_mode)
+        self._sample = self.engine.sample(mode, self._decode_steps, self._decode_steps - self._since)
         wish = policy(self._sample)
         if mode is _DRAINING:
             self._drain_on(wish)
@@ -176,12 +209,14 @@ class Switch:
             self._take(self.machine.enter_plain, Transition.ENTER_PLAIN, reason, entry)
 
     def _observe(self) -> None:
-        self._sample = self.engine.sample(self._recommended, self._decode_steps, self._steps_in_mode)
+        self._sample = self.engine.sample(self._recommended, self._decode_steps, self._decode_steps - self._since)
         wish = self.policy(self._sample)
         if wish is not None and wish.mode is not self._recommended:
             self._recommended = wish.mode
-            self._steps_in_mode = 0
+            self._since = self._decode_steps
             self._observer.recommendation(wish, self._sample)
+        else:
+            self._settle()
 
     def _ask(self, wish: Wish) -> None:
         self._asked_for = wish
@@ -195,8 +230,9 @@ class Switch:
         entry: PlainEntry | SpeculativeEntry | None = None,
     ) -> None:
         take(reason)
+        self.reconsider()
         if transition is not Transition.BEGIN_DRAIN:
-            self._steps_in_mode = 0
+            self._entered_at = self._since = self._decode_steps
             self._asked_for = None
         self._observer.transition(
             TransitionRecord(

@@ -14,7 +14,7 @@ An engine is the one room that knows a release's scheduler, batches and workers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from specswitch.signals import LoadSample, Mode
 
@@ -58,24 +58,14 @@ class SpeculativeEntry:
     """Tokens whose draft KV was written by the catch-up forward (0 when cold)."""
 
 
-class DecodeStep(NamedTuple):
-    """One processed decode result."""
-
-    mode: Mode
-    """SPECULATIVE or PLAIN: how the batch was decoded."""
-    batch_size: int
-    accepted_tokens: int
-    """Tokens put out by a verify step over the whole batch (bonus tokens included); 0 for plain steps."""
-
-
 class TurnListener(Protocol):
     """What the engine tells its Switch.  Implementations must not raise."""
 
     def on_turn(self) -> None:
         """A scheduler turn begins; nothing of it has been chosen yet."""
 
-    def on_decode_step(self, step: DecodeStep) -> None:
-        """A decode result was processed."""
+    def on_decode_step(self, mode: Mode) -> None:
+        """The result of a batch was processed that was decoded in ``mode``, SPECULATIVE or PLAIN."""
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
         """The running batch is in speculative form again; the return asked for is complete."""
@@ -100,6 +90,9 @@ class Engine(Protocol):
 
     def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
         """Read the scheduler; no device synchronisation."""
+
+    def batch_version(self) -> int:
+        """A number that stays the same while the decode batch holds the same unfinished requests."""
 
     def start_drain(self) -> None:
         """Launch no new decode batch until ``enter_plain`` or ``cancel_drain``; prefill goes on."""

@@ -26,6 +26,7 @@ class Census:
         """The running batch's list as it was counted last; None when it has to be counted again."""
         self._listed = 0
         """Its length then."""
+        self._version = 0
         self.size = 0
         self.features: frozenset[str] = frozenset()
         """The watched features that these requests use."""
@@ -33,15 +34,23 @@ class Census:
     def attach(self, hooks: InstanceHooks) -> None:
         hooks.around(self._scheduler.req_to_token_pool, "free", self._around_free)
 
-    def take(self) -> None:
-        """Bring ``size`` and ``features`` up to date; between two turns."""
-        reqs: list[Any] = self._scheduler.running_batch.reqs
-        prefilled = self.just_prefilled()
-        if prefilled or reqs is not self._counted or len(reqs) != self._listed:
+    def take(self) -> int:
+        """Bring ``size`` and ``features`` up to date, between two turns.
+
+        Returns:
+            A number that stays the same until they are counted again.
+        """
+        scheduler = self._scheduler
+        running = scheduler.running_batch
+        reqs: list[Any] = running.reqs
+        nobody_joins = scheduler.last_batch is running
+        if reqs is not self._counted or len(reqs) != self._listed or not nobody_joins:
             unfinished = self.unfinished()
             self.size = len(unfinished)
             self.features = features.used_by(unfinished, self._watched)
-            self._counted, self._listed = None if prefilled else reqs, len(reqs)
+            self._version += 1
+            self._counted, self._listed = reqs if nobody_joins else None, len(reqs)
+        return self._version
 
     def unfinished(self) -> list[Any]:
         """These requests themselves."""

@@ -28,7 +28,6 @@ from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
 from specswitch.engine import draft_alone, kv
 from specswitch.engine.base import (
-    DecodeStep,
     DraftKV,
     EngineFacts,
     PlainEntry,
@@ -50,8 +49,6 @@ from specswitch.engine.draft_kv import (
 )
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
-from specswitch.engine.plain_graphs import EagerForward
-from specswitch.engine.plain_path import PlainPath
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -73,14 +70,14 @@ class Line0512Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: Callable[[], AbstractContextManager[None]],
+        plain_forward: AbstractContextManager[None],
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: makes a context in which the target's model runner decodes one token per request.
+            plain_forward: in here, time after time, the target's model runner decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -122,10 +119,6 @@ class Line0512Engine(CatchUpBeside):
             allocator = scheduler.token_to_kv_pool_allocator
             self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
         self._plain_forward = plain_forward
-        target = scheduler.tp_worker
-        self._path = PlainPath(
-            (scheduler, "spec_algorithm", NONE), (scheduler, "model_worker", target), (target, "enable_spec", False)
-        )
         self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
@@ -179,6 +172,9 @@ class Line0512Engine(CatchUpBeside):
             self,
             _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
         )
+
+    def batch_version(self) -> int:
+        return self._census.take()
 
     @property
     def context_tokens(self) -> int:
@@ -243,17 +239,17 @@ class Line0512Engine(CatchUpBeside):
                 self._before_plain_turn()
             except Exception as error:
                 self._listener.on_fault("preparing a plain turn", error)
-        if self._plain:
-            self._keep_plain_form()
+            running = scheduler.running_batch
+            if self._plain and (scheduler.last_batch is not running or running.spec_algorithm is not NONE):
+                self._keep_plain_form()
         self._held_batch = None
         batch = original()
         if batch is None:
             self._interrupted()
+        elif batch.forward_mode is not _DECODE and self._is_prefill(batch):
+            self._before_prefill(batch)
         if self._held_batch is not None:
             scheduler.running_batch = self._held_batch
-        elif self._has_draft_kv and self._is_prefill(batch):
-            with self._contained("filling a cached prefix"):
-                self._note_prefix_gaps(batch)
         return batch
 
     def _around_update(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
@@ -280,8 +276,7 @@ class Line0512Engine(CatchUpBeside):
 
     def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
         if batch.forward_mode is _DECODE and batch.spec_algorithm is NONE:
-            with self._plain_path():
-                return original(batch, *args)
+            return self._plainly(original, batch, *args)
         result = original(batch, *args)
         if self._catch_up is not None and batch is self._scheduler.running_batch:
             # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
@@ -297,7 +292,7 @@ class Line0512Engine(CatchUpBeside):
                 original(batch, result)
             self._after_catch_up(batch)
             self._interrupted()
-            self._listener.on_decode_step(DecodeStep(Mode.PLAIN, len(batch.reqs), 0))
+            self._listener.on_decode_step(_PLAIN)
             self._finish_return(SpeculativeEntry(len(batch.reqs), catch_up.tokens))
             return
         original(batch, result)
@@ -311,14 +306,13 @@ class Line0512Engine(CatchUpBeside):
 
     def _count_step(self, batch: ScheduleBatch, result: Any) -> None:
         size = len(batch.reqs)
-        mode, tokens, accepted = _PLAIN, size, 0
+        mode, tokens = _PLAIN, size
         if batch.spec_algorithm is not NONE:
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
-            accepted = tokens
             self._accept.add(tokens, size)
         if self._readings is not None:
             self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
-        self._listener.on_decode_step(DecodeStep(mode, size, accepted))
+        self._listener.on_decode_step(mode)
 
     def _interrupted(self) -> None:
         if self._readings is not None:
@@ -396,13 +390,19 @@ class Line0512Engine(CatchUpBeside):
         histories = [self._counted_tokens(req, settled is None or req.rid in settled) for req in batch.reqs]
         rebuild_penalties(batch.sampling_info, histories, self._scheduler.model_config.vocab_size)
 
-    def _plain_path(self) -> AbstractContextManager[None]:
-        """In here the scheduler launches a decode batch as a server without speculation does."""
+    def _plainly(self, launch: Callable[..., Any], *args: Any) -> Any:
+        """Let the scheduler launch a decode batch as a server without speculation does."""
+        # spelt out, as every plain step comes here: a loop over names takes several times as long
+        scheduler = self._scheduler
+        target = scheduler.tp_worker
+        worker, enable_spec = scheduler.model_worker, target.enable_spec
+        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = NONE, target, False
         try:
-            return self._path.within(self._plain_forward())
-        except Exception as error:
-            self._listener.on_fault("preparing a plain forward", error)
-            return self._path.within(EagerForward(self._scheduler))
+            with self._plain_forward:
+                return launch(*args)
+        finally:
+            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
+            target.enable_spec = enable_spec
 
     # PLAIN -> SPECULATIVE
 
@@ -495,8 +495,13 @@ class Line0512Engine(CatchUpBeside):
 
     # Prefixes
 
-    def _is_prefill(self, batch: ScheduleBatch | None) -> bool:
-        return batch is not None and batch.forward_mode.is_extend() and self._catch_up is None
+    def _is_prefill(self, batch: ScheduleBatch) -> bool:
+        return bool(batch.forward_mode.is_extend()) and self._catch_up is None
+
+    def _before_prefill(self, batch: ScheduleBatch) -> None:
+        if self._has_draft_kv:
+            with self._contained("filling a cached prefix"):
+                self._note_prefix_gaps(batch)
 
     def _note_prefix_gaps(self, batch: ScheduleBatch) -> None:
         """Find what the draft misses in the cached prefixes of a prefill, and let the prefill write it."""

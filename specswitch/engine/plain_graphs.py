@@ -65,10 +65,6 @@ class PlainGraphs:
         self._fits = getattr(graph_runner, check)
         setattr(graph_runner, check, self._check)
 
-    def active(self) -> AbstractContextManager[None]:
-        """In here the target decodes one token per request, with its graphs where they fit."""
-        return self
-
     def __enter__(self) -> None:
         runner = self._runner
         self._before = (getattr(runner, self._slot), runner.attn_backend, runner.spec_algorithm)
@@ -102,20 +98,17 @@ class PlainGraphs:
 class EagerForward:
     """A context manager in which the target decodes plainly, without graphs; one for all forwards, as above."""
 
-    def __init__(self, scheduler: Any) -> None:
-        self._runner = scheduler.tp_worker.model_runner
-        self._slot = _graph_slot(self._runner)
-        self._before: Any = None
-
-    def active(self) -> AbstractContextManager[None]:
-        return self
+    def __init__(self, model_runner: Any) -> None:
+        self._attributes = vars(model_runner)
+        self._slot = _graph_slot(model_runner)
+        self._graphs: Any = None
 
     def __enter__(self) -> None:
-        self._before = getattr(self._runner, self._slot)
-        setattr(self._runner, self._slot, None)
+        self._graphs = self._attributes[self._slot]
+        self._attributes[self._slot] = None
 
     def __exit__(self, *exception: object) -> None:
-        setattr(self._runner, self._slot, self._before)
+        self._attributes[self._slot] = self._graphs
 
 
 @contextmanager
@@ -167,10 +160,10 @@ def of(scheduler: Any) -> PlainGraphs | None:
     return graphs
 
 
-def plain_forward(scheduler: Any) -> Callable[[], AbstractContextManager[None]]:
-    """Gives a context in which the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
+def plain_forward(scheduler: Any) -> AbstractContextManager[None]:
+    """In here, time after time, the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
     graphs = of(scheduler)
-    return EagerForward(scheduler).active if graphs is None else graphs.active
+    return EagerForward(scheduler.tp_worker.model_runner) if graphs is None else graphs
 
 
 def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int], keeps_hidden_states: bool) -> PlainGraphs:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from specswitch.config import SwitchConfig
@@ -27,6 +27,8 @@ from specswitch.engine.plain_graphs import plain_forward
 from specswitch.engine.supported_0_5_12 import unsupported
 
 __all__ = ["V1Engine", "create", "unsupported"]
+
+_DECODE = ForwardMode.DECODE
 
 
 class V1Engine(Line0512Engine):
@@ -43,7 +45,7 @@ class V1Engine(Line0512Engine):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: Callable[[], AbstractContextManager[None]],
+        plain_forward: AbstractContextManager[None],
         config: SwitchConfig,
     ) -> None:
         super().__init__(scheduler, release, plain_forward, config)
@@ -83,14 +85,13 @@ class V1Engine(Line0512Engine):
             return False
         return batch.is_empty() or (self._can_return(batch) and not self._needs_aside(batch))
 
-    def _around_next_batch(self, original: Callable[..., Any]) -> ScheduleBatch | None:
-        batch = super()._around_next_batch(original)
-        if batch is not None and self._is_overlapped() and self._is_prefill(batch):
+    def _before_prefill(self, batch: ScheduleBatch) -> None:
+        super()._before_prefill(batch)
+        if self._is_overlapped():
             batch.enable_overlap = False  # as an overlapped batch of this algorithm it would count as spec v2
-        return batch
 
     def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
-        if not (self._is_overlapped() and batch.forward_mode.is_extend()):
+        if batch.forward_mode is _DECODE or not (self._is_overlapped() and batch.forward_mode.is_extend()):
             return super()._around_run(original, batch, *args)
         scheduler = self._scheduler
         scheduler.schedule_stream.wait_stream(scheduler.forward_stream)

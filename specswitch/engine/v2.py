@@ -28,7 +28,6 @@ from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
 from specswitch.engine import draft_alone, kv, v2_batch, v2_compat
 from specswitch.engine.base import (
-    DecodeStep,
     DraftKV,
     EngineFacts,
     PlainEntry,
@@ -42,8 +41,7 @@ from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import is_worth, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
-from specswitch.engine.plain_graphs import EagerForward, plain_forward
-from specswitch.engine.plain_path import PlainPath
+from specswitch.engine.plain_graphs import plain_forward
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -67,14 +65,14 @@ class V2Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: Callable[[], AbstractContextManager[None]],
+        plain_forward: AbstractContextManager[None],
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: makes a context in which the target's model runner decodes one token per request.
+            plain_forward: in here, time after time, the target's model runner decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -103,14 +101,6 @@ class V2Engine(CatchUpBeside):
         self._none, self._decode = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
         self._has_draft_kv = not self._algorithm.is_ngram()
         self._plain_forward = plain_forward
-        target = scheduler.tp_worker
-        self._path = PlainPath(
-            (scheduler, "spec_algorithm", self._none),
-            (scheduler, "model_worker", target),
-            (scheduler.future_map, "spec_algo", self._none),
-            (target, "enable_spec", False),
-            (self, "_relays_tokens", True),
-        )
         self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
@@ -187,6 +177,9 @@ class V2Engine(CatchUpBeside):
             _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
         )
 
+    def batch_version(self) -> int:
+        return self._census.take()
+
     @property
     def context_tokens(self) -> int:
         """As the running batch counts them: under overlap one step late."""
@@ -246,7 +239,7 @@ class V2Engine(CatchUpBeside):
         elif self._returning is not None:
             # as a prefill runs: outside the running batch, into which SGLang merges it next turn
             v2_compat.set_running_batch(scheduler, plan, v2_batch.empty(self._returning))
-        elif self._has_draft_kv and chosen is not None and chosen.forward_mode.is_extend():
+        elif chosen is not None and chosen.forward_mode is not self._decode and self._is_prefill(chosen):
             with self._contained("looking for draft KV in reused prefixes"):
                 self._note_prefix_gaps(chosen)
         return plan
@@ -280,8 +273,7 @@ class V2Engine(CatchUpBeside):
         if self._last_launch_plain:
             if not self._scheduler.enable_overlap:
                 v2_batch.drop_accumulated_penalties(batch.sampling_info)
-            with self._insist("taking the plain path", self._plain_path):
-                return original(batch, *args, **kwargs)
+            return self._plainly(original, batch, *args, **kwargs)
         result = original(batch, *args, **kwargs)
         if self._plain and batch.forward_mode.is_extend():
             self._insist("keeping the tokens of a prefill", self._note_prefilled, batch)
@@ -290,8 +282,7 @@ class V2Engine(CatchUpBeside):
     def _around_delayed_sample(self, original: Callable[..., Any], result: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(result, "delay_sample_func", None) is None:
             return original(result, *args, **kwargs)
-        with self._insist("taking the plain path", self._plain_path):  # only a plain batch samples late
-            return original(result, *args, **kwargs)
+        return self._plainly(original, result, *args, **kwargs)  # only a plain batch samples late
 
     def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
         original(batch, result)
@@ -359,14 +350,13 @@ class V2Engine(CatchUpBeside):
 
     def _count_step(self, batch: Any, result: Any) -> None:
         size = len(batch.reqs)
-        mode, tokens, accepted = _PLAIN, size, 0
+        mode, tokens = _PLAIN, size
         if batch.spec_algorithm is not self._none:
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
-            accepted = tokens
             self._accept.add(tokens, size)
         if self._readings is not None:
             self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
-        self._listener.on_decode_step(DecodeStep(mode, size, accepted))
+        self._listener.on_decode_step(mode)
 
     def _interrupted(self) -> None:
         if self._readings is not None:
@@ -412,13 +402,21 @@ class V2Engine(CatchUpBeside):
         """
         v2_batch.drop_speculation(batch)
 
-    def _plain_path(self) -> AbstractContextManager[None]:
-        """In here the scheduler launches decode batches as a server without speculation does."""
+    def _plainly(self, launch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Let the scheduler launch a decode batch as a server without speculation does."""
+        # spelt out, as every plain step comes here: a loop over names takes several times as long
+        scheduler = self._scheduler
+        target, relay = scheduler.tp_worker, scheduler.future_map
+        worker, enable_spec = scheduler.model_worker, target.enable_spec
+        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = self._none, target, False
+        relay.spec_algo, self._relays_tokens = self._none, True
         try:
-            return self._path.within(self._plain_forward())
-        except Exception as error:
-            self._listener.on_fault("preparing a plain forward", error)
-            return self._path.within(EagerForward(self._scheduler))
+            with self._plain_forward:
+                return launch(*args, **kwargs)
+        finally:
+            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
+            relay.spec_algo, self._relays_tokens = self._algorithm, False
+            target.enable_spec = enable_spec
 
     def _note_prefilled(self, batch: Any) -> None:
         """Keep what plain decode needs of a speculative prefill, each request's token, and note where the draft's
@@ -568,6 +566,10 @@ class V2Engine(CatchUpBeside):
                 scheduler.draft_worker.forward_batch_generation(batch)
 
     # Prefixes
+
+    def _is_prefill(self, batch: Any) -> bool:
+        """Whether it writes draft KV of prompts."""
+        return bool(self._has_draft_kv and batch.forward_mode.is_extend())
 
     def _note_prefix_gaps(self, batch: Any) -> None:
         """Find what the draft misses in the cached prefixes of a prefill, and write it.

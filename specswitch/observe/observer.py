@@ -9,8 +9,8 @@ from specswitch.config import OperatingMode
 from specswitch.observe.log import EventLog, describe
 from specswitch.observe.status import Status
 from specswitch.policy import Wish
-from specswitch.records import TransitionRecord
-from specswitch.signals import LoadSample, Mode
+from specswitch.records import StepCounts, TransitionRecord
+from specswitch.signals import LoadSample
 
 
 class ReportingObserver:
@@ -19,9 +19,6 @@ class ReportingObserver:
     def __init__(self, log: EventLog, status: Status) -> None:
         self._log = log
         self._status = status
-
-    def decode_step(self, mode: Mode) -> None:
-        self._status.decode_step(mode)
 
     def transition(self, record: TransitionRecord) -> None:
         self._status.transition(record)
@@ -44,5 +41,5 @@ class ReportingObserver:
         self._status.fault(f"{doing}: {describe(error)}")
         self._log.fault(error, doing)
 
-    def status(self, load: LoadSample) -> dict[str, Any]:
-        return self._status.as_dict(load)
+    def status(self, load: LoadSample, steps: StepCounts) -> dict[str, Any]:
+        return self._status.as_dict(load, steps)

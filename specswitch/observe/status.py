@@ -15,10 +15,8 @@ from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
 from specswitch.machine import Transition
 from specswitch.profile import ProfileKey
-from specswitch.records import TransitionRecord, rounded
+from specswitch.records import StepCounts, TransitionRecord, rounded
 from specswitch.signals import LoadSample, Mode
-
-_PLAIN = Mode.PLAIN
 
 
 class Status:
@@ -47,28 +45,16 @@ class Status:
         self._facts = facts
         self._config = config
         self._mode = Mode.SPECULATIVE
-        self._speculative_steps = self._plain_steps = 0
-        self._steps_in_mode = 0
         self._taken = Counter[Transition]()
         self._last: TransitionRecord | None = None
         self._pinned: OperatingMode | None = None
         self._recommended = Mode.SPECULATIVE if config.mode == "observe" else None
         self._fault: str | None = None
 
-    def decode_step(self, mode: Mode) -> None:
-        """A decode result of a SPECULATIVE or PLAIN batch was processed."""
-        if mode is _PLAIN:
-            self._plain_steps += 1
-        else:
-            self._speculative_steps += 1
-        self._steps_in_mode += 1
-
     def transition(self, record: TransitionRecord) -> None:
         self._mode = record.transition.dest
         self._taken[record.transition] += 1
         self._last = record
-        if self._mode is not Mode.DRAINING:
-            self._steps_in_mode = 0
 
     def pin(self, mode: OperatingMode | None) -> None:
         """An operator has pinned how the server operates, or (None) taken the pin off."""
@@ -87,7 +73,7 @@ class Status:
         """Switching has stopped; the first fault is kept."""
         self._fault = self._fault or text
 
-    def as_dict(self, load: LoadSample) -> dict[str, Any]:
+    def as_dict(self, load: LoadSample, steps: StepCounts) -> dict[str, Any]:
         """JSON-able; ``load`` is the latest sample."""
         return {
             "mode": self._mode.value,
@@ -99,8 +85,8 @@ class Status:
             **asdict(self._facts),
             "transitions": self._taken.total(),
             "transitions_by_kind": {kind.name: self._taken[kind] for kind in Transition},
-            "steps": {Mode.SPECULATIVE.value: self._speculative_steps, Mode.PLAIN.value: self._plain_steps},
-            "steps_in_mode": self._steps_in_mode,
+            "steps": {Mode.SPECULATIVE.value: steps.speculative, Mode.PLAIN.value: steps.plain},
+            "steps_in_mode": steps.in_mode,
             "last_transition": self._last.as_dict() if self._last else None,
             "pinned": self._pinned,
             "recommended_mode": self._recommended.value if self._recommended else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specswitch.config import OperatingMode, SwitchConfig
-from specswitch.policy.base import Policy, Wish
+from specswitch.policy.base import Policy, Wish, boundaries_of
 from specswitch.policy.dwell import Dwell
 from specswitch.policy.features import PlainFor
 from specswitch.policy.goodput import Goodput, GoodputSettings
@@ -28,6 +28,7 @@ __all__ = [
     "Wish",
     "around",
     "automatic",
+    "boundaries_of",
     "policy_for",
     "steered",
 ]

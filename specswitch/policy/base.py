@@ -25,4 +25,14 @@ Policy = Callable[[LoadSample], Wish | None]
 
 A policy reads what is equal on every rank (never ``sample.local``), keeps no clock and has no effects,
 so that every tensor-parallel rank reaches the same answer.
+
+One that reads nothing but the mode, the size of the decode batch and its sampling features, and of the steps in the
+mode whether they have reached a limit, says so by an attribute ``boundaries``: these limits, a set of steps.  It then
+need not be asked in every turn.
 """
+
+
+def boundaries_of(policy: Policy) -> frozenset[int] | None:
+    """The steps in a mode at which the answer to an unchanged load may change; None: it may in every turn."""
+    boundaries: frozenset[int] | None = getattr(policy, "boundaries", None)
+    return boundaries

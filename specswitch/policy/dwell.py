@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specswitch.policy.base import Policy, Wish
+from specswitch.policy.base import Policy, Wish, boundaries_of
 from specswitch.signals import LoadSample, Mode
 
 _DRAINING = Mode.DRAINING  # looking it up in the enumeration costs more than the rest of a turn's wish
@@ -20,6 +20,11 @@ class Dwell:
 
     inner: Policy
     steps: int
+
+    @property
+    def boundaries(self) -> frozenset[int] | None:
+        inner = boundaries_of(self.inner)
+        return None if inner is None else inner | {self.steps}
 
     def __call__(self, sample: LoadSample) -> Wish | None:
         wish = self.inner(sample)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specswitch.policy.base import Policy, Wish
+from specswitch.policy.base import Policy, Wish, boundaries_of
 from specswitch.signals import LoadSample, Mode
 
 
@@ -17,6 +17,10 @@ class PlainFor:
 
     features: frozenset[str]
     inner: Policy
+
+    @property
+    def boundaries(self) -> frozenset[int] | None:
+        return boundaries_of(self.inner)
 
     def __call__(self, sample: LoadSample) -> Wish | None:
         present = sample.sampling_features & self.features

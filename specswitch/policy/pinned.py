@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from specswitch.policy.base import Wish
 from specswitch.signals import LoadSample, Mode
@@ -12,6 +13,7 @@ from specswitch.signals import LoadSample, Mode
 class Pinned:
     """Always wishes for ``mode``."""
 
+    boundaries: ClassVar[frozenset[int]] = frozenset()
     mode: Mode
     reason: str
     _wish: Wish = field(init=False, repr=False, compare=False)

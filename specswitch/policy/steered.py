@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from specswitch.config import OperatingMode
-from specswitch.policy.base import Policy, Wish
+from specswitch.policy.base import Policy, Wish, boundaries_of
 from specswitch.signals import LoadSample
 
 
-@dataclass(slots=True)
 class Steering:
     """How the server operates; what an operator says while it runs outranks the configuration."""
 
-    configured: OperatingMode
-    pinned: OperatingMode | None = None
-    """None: as configured."""
+    def __init__(self, configured: OperatingMode) -> None:
+        self.mode = configured
+        self._configured = configured
 
-    @property
-    def mode(self) -> OperatingMode:
-        return self.pinned or self.configured
+    def pin(self, mode: OperatingMode | None) -> None:
+        """Operate in ``mode``; None: as configured."""
+        self.mode = mode or self._configured
 
 
 class Steered:
@@ -33,6 +30,14 @@ class Steered:
         """May be replaced between two turns."""
         self._steering = steering
         self._pins = pins
+
+    @property
+    def boundaries(self) -> frozenset[int] | None:
+        auto, pin = boundaries_of(self.auto), self._pins.get(self._steering.mode)
+        if auto is None or pin is None:
+            return auto
+        pinned = boundaries_of(pin)
+        return None if pinned is None else auto | pinned
 
     def __call__(self, sample: LoadSample) -> Wish | None:
         wish = self.auto(sample)

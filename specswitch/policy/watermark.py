@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from specswitch.policy.base import Wish
 from specswitch.signals import LoadSample, Mode
@@ -19,6 +20,7 @@ class Watermark:
     comes next.  The first requests decide.
     """
 
+    boundaries: ClassVar[frozenset[int]] = frozenset()
     high: int
     low: int
 

@@ -10,11 +10,11 @@ import msgspec
 
 from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.costs import advantage
-from specswitch.engine.base import DecodeStep, SpeculativeEntry
+from specswitch.engine.base import SpeculativeEntry
 from specswitch.machine import Transition
 from specswitch.policy import Wish, policy_for
 from specswitch.profile import Profile
-from specswitch.records import TransitionRecord
+from specswitch.records import StepCounts, TransitionRecord
 from specswitch.replay.load import Load
 from specswitch.replay.server import Limits, Noise, SimulatedServer
 from specswitch.signals import LoadSample, Mode
@@ -73,14 +73,14 @@ def replay(
         server.turn()
         record.note()
     record.finish()
-    steps = sum(record.steps.values())
+    steps = sum(server.steps.values())
     return Outcome(
         contender=contender,
         tokens=server.tokens,
         seconds=server.now,
         switches=len(record.reasons),
         time_per_token=server.request_seconds / max(server.decode_tokens, 1.0),
-        plain_share=record.steps[Mode.PLAIN] / max(steps, 1),
+        plain_share=server.steps[Mode.PLAIN] / max(steps, 1),
         reasons=record.reasons,
         timeline=record.timeline,
     )
@@ -118,12 +118,8 @@ class _Record:
         self._slot = server.load.duration / _SLOTS
         self._slot_ends = self._slot
         self._slot_starts_at = (0.0, 0.0)
-        self.steps = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
         self.reasons: list[str] = []
         self.timeline: list[dict[str, float]] = []
-
-    def decode_step(self, mode: Mode) -> None:
-        self.steps[mode] += 1
 
     def transition(self, record: TransitionRecord) -> None:
         if record.transition in (Transition.ENTER_PLAIN, Transition.RETURN):
@@ -142,7 +138,7 @@ class _Record:
     def fault(self, error: BaseException, doing: str) -> None:
         raise error
 
-    def status(self, load: LoadSample) -> dict[str, Any]:
+    def status(self, load: LoadSample, steps: StepCounts) -> dict[str, Any]:
         return {}
 
     def note(self) -> None:
@@ -190,8 +186,8 @@ class _Oracle:
             server.mode = best
             self._record.changed("")
 
-    def on_decode_step(self, step: DecodeStep) -> None:
-        self._record.decode_step(step.mode)
+    def on_decode_step(self, mode: Mode) -> None:
+        """Its own choice."""
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
         """Never called: it asks for no return."""

@@ -13,7 +13,6 @@ from random import Random
 from typing import NamedTuple
 
 from specswitch.engine.base import (
-    DecodeStep,
     DraftKV,
     EngineFacts,
     PlainEntry,
@@ -107,6 +106,8 @@ class SimulatedServer:
         self._return_asked = False
         self._undisturbed = False
         self._readings: list[StepReading] = []
+        self.steps = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
+        """Decode steps by how the batch was decoded."""
         self._accept: tuple[float, float] = (0.0, 0.0)
 
     # Engine
@@ -130,6 +131,9 @@ class SimulatedServer:
             batch=KnownTokens(round(self.context_tokens), round(self.missed_tokens)),
             local=LocalReadings(steps=readings),
         )
+
+    def batch_version(self) -> int:
+        return 2 * self._started - len(self._running)  # those started and those ended
 
     def start_drain(self) -> None:
         self._draining = True
@@ -264,7 +268,8 @@ class SimulatedServer:
         self._readings.append(StepReading(mode, size, round(context), tokens, seconds if self._undisturbed else None))
         self._undisturbed = True
         assert self._listener is not None
-        self._listener.on_decode_step(DecodeStep(mode, size, 0 if mode is Mode.PLAIN else tokens))
+        self.steps[mode] += 1
+        self._listener.on_decode_step(mode)
 
     def _accepted(self, size: int) -> float:
         """Tokens per request of a verify step; of many requests by the normal approximation."""

@@ -54,11 +54,8 @@ PLACES = [
     "engine._in_flight",
     "engine._rebuild_penalties",
     "engine._note_caught_up",
-    # Scheduler.run_batch
-    "engine._plain_forward",
     # Scheduler.process_batch_result
     "engine._count_step",
-    "switch._observer.decode_step",
     # the prefix cache
     "engine._unseen.note",
 ]

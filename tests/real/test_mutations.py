@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -237,10 +236,15 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
+def as_it_is(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
 # What must notice
 
 TOKENS = r"differs from the plain server's at token"
 LEAK = r"Mem Leak Detected|KV slots are lost"
+MISCOUNTED = r"the census has missed"
 DRAFT = r"the draft has not seen tokens"
 STUCK = r"stuck in"
 ANYTHING = ""
@@ -291,12 +295,16 @@ MUTATIONS = [
     *(Mutation("note where the draft stops", mode, function("open_gap", nothing), DRAFT) for mode in (V1_TREE, V2)),
     # PLAIN
     *(
-        Mutation("swap the worker", mode, method("_plain_path", nullcontext), ANYTHING)
+        Mutation("swap the worker", mode, method("_plainly", as_it_is), ANYTHING)
         for mode in (V1_TREE, V2, "standalone-v1", "ngram")
     ),
     *(
         Mutation("keep prefilled batches plain", mode, method("_keep_plain_form", nothing), ANYTHING)
         for mode in (V1, V2, "ngram")
+    ),
+    *(
+        Mutation("count again when one has finished", mode, stock("req_to_token_pool", "free"), MISCOUNTED)
+        for mode in (V1, V2)
     ),
     Mutation("relay tokens to the next step", V2, stock("future_map", "store_to_map"), ANYTHING),
     Mutation("resolve relayed tokens", V2, stock("future_map", "resolve_future"), ANYTHING),

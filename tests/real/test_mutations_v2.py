@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,12 +12,14 @@ from switching import Scenario, assert_same_answers, open_switched, run
 from test_mutations import (
     ANYTHING,
     DRAFT,
+    MISCOUNTED,
     OPTIONS,
     RETRACTED,
     STUCK,
     LeaveOut,
     Mutation,
     Play,
+    as_it_is,
     entering_plain_keeps,
     method,
     nothing,
@@ -121,10 +122,7 @@ MUTATIONS = [
     Mutation("drop spec_info", CHAIN, entering_plain_keeps("spec_info"), ANYTHING),
     Mutation("note where the draft stops", TREE, in_module("v2", "open_gap", nothing), DRAFT),
     # PLAIN
-    *(
-        Mutation("swap the worker", mode, method("_plain_path", nullcontext), ANYTHING)
-        for mode in (CHAIN, TREE, LM, NGRAM)
-    ),
+    *(Mutation("swap the worker", mode, method("_plainly", as_it_is), ANYTHING) for mode in (CHAIN, TREE, LM, NGRAM)),
     *(
         Mutation(
             "bring prefilled batches into plain form",
@@ -145,6 +143,7 @@ MUTATIONS = [
         stock("metrics_reporter", "report_decode_stats"),
         "division by zero",
     ),
+    Mutation("count again when one has finished", CHAIN, stock("req_to_token_pool", "free"), MISCOUNTED),
     # PLAIN -> SPECULATIVE
     Mutation(
         "check the room before a return",

@@ -88,11 +88,11 @@ def test_everything_is_as_before_outside_a_plain_forward() -> None:
         assert server.scheduler.draft_worker.speculative_num_draft_tokens == 4
         assert runner.model.capture_aux_hidden_states
         assert runner.model.model.layers_to_capture
-        with graphs.active():
+        with graphs:
             assert getattr(runner, slot) is not before[0]
             assert runner.attn_backend is not before[1]
             assert runner.spec_algorithm.is_none()
-        with pytest.raises(KeyError), graphs.active():
+        with pytest.raises(KeyError), graphs:
             raise KeyError
         assert (getattr(runner, slot), runner.attn_backend, runner.spec_algorithm) == before
 

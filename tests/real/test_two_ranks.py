@@ -134,20 +134,23 @@ class _CountingEngine:
         self._return_asked = False
 
     def turn(self) -> None:
-        from specswitch.engine.base import DecodeStep, SpeculativeEntry
+        from specswitch.engine.base import SpeculativeEntry
         from specswitch.signals import Mode
 
         self.listener.on_turn()
         if self._return_asked:
             self._return_asked = False
             self.listener.on_returned(SpeculativeEntry(self.size, 0))
-        self.listener.on_decode_step(DecodeStep(Mode.PLAIN, self.size, 0))
+        self.listener.on_decode_step(Mode.PLAIN)
         self._in_flight = not self._in_flight
 
     def sample(self, mode: Any, decode_step: int, steps_in_mode: int) -> Any:
         from specswitch.signals import LoadSample
 
         return LoadSample(mode, self.size, 0, decode_step, steps_in_mode, None)
+
+    def batch_version(self) -> int:
+        return 0
 
     def start_drain(self) -> None:
         self._in_flight = True
@@ -172,8 +175,6 @@ class _CountingEngine:
 
 
 class _Silent:
-    def decode_step(self, mode: Any) -> None: ...
-
     def transition(self, record: Any) -> None: ...
 
     def recommendation(self, wish: Any, sample: Any) -> None: ...

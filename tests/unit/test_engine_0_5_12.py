@@ -15,9 +15,8 @@ import torch
 from pytest_mock import MockerFixture
 
 from specswitch.config import SwitchConfig
-from specswitch.engine.base import DecodeStep, PlainEntry, SpeculativeEntry
+from specswitch.engine.base import PlainEntry, SpeculativeEntry
 from specswitch.engine.draft_gap import gap_of
-from specswitch.engine.hooks import swapped
 from specswitch.signals import Mode
 
 
@@ -34,7 +33,9 @@ if _release() != "0.5.12.post1":
 GetInternalStateReq = import_module("sglang.srt.managers.io_struct").GetInternalStateReq
 ForwardMode = import_module("sglang.srt.model_executor.forward_batch_info").ForwardMode
 SpeculativeAlgorithm = import_module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm
-event_loops, v1, v2_0_5_12 = (import_module(f"specswitch.engine.{name}") for name in ("event_loops", "v1", "v2_0_5_12"))
+event_loops, plain_graphs, v1, v2_0_5_12 = (
+    import_module(f"specswitch.engine.{name}") for name in ("event_loops", "plain_graphs", "v1", "v2_0_5_12")
+)
 
 NONE, EAGLE = SpeculativeAlgorithm.NONE, SpeculativeAlgorithm.EAGLE
 WIDTH = 64
@@ -148,6 +149,7 @@ class Scheduler:
             "algorithm": self.spec_algorithm,
             "enable_spec": self.tp_worker.enable_spec,
             "launched": batch.forward_mode,
+            "graphs": self.tp_worker.model_runner.graph_runner,
         }
         if "broken" in self.seen:
             raise RuntimeError("out of memory")
@@ -181,7 +183,6 @@ def make(mocker: MockerFixture) -> Make:
         reqs: list[Request],
         *,
         page_size: int = 1,
-        plain_forward: Any = None,
         loop: Callable[[Scheduler], str] | None = None,
         **settings: Any,
     ) -> tuple[Scheduler, Any, MagicMock]:
@@ -190,7 +191,8 @@ def make(mocker: MockerFixture) -> Make:
             scheduler.event_loop_normal = scheduler.event_loop_overlap = partial(loop, scheduler)
         listener = mocker.MagicMock()
         listener.status.return_value = {"mode": "PLAIN"}
-        forward = plain_forward or (lambda: swapped(scheduler.tp_worker, enable_spec=False))
+        scheduler.tp_worker.model_runner.graph_runner = "verify graphs"
+        forward = plain_graphs.EagerForward(scheduler.tp_worker.model_runner)
         config = SwitchConfig(**{"plain_overlap": "off", "max_pause_ms": 1000, **settings})
         engine_class = v1.V1Engine if path == "v1" else v2_0_5_12.V2Engine0512
         engine = engine_class(scheduler, "0.5.12.post1", forward, config)
@@ -256,10 +258,10 @@ def test_a_sample_counts_unfinished_and_just_prefilled_requests(path: str, make:
 def test_a_verify_step_is_counted_with_its_tokens_and_a_plain_one_does_not_dilute_it(path: str, make: Make) -> None:
     scheduler, engine, listener = make(path, [Request(0, 5, 3), Request(1, 4, 2)])
     scheduler.process_batch_result(scheduler.running_batch, SimpleNamespace(num_correct_drafts=3))
-    listener.on_decode_step.assert_called_with(DecodeStep(Mode.SPECULATIVE, 2, 5))
+    listener.on_decode_step.assert_called_with(Mode.SPECULATIVE)
     engine.enter_plain()
     scheduler.process_batch_result(scheduler.running_batch, SimpleNamespace())
-    listener.on_decode_step.assert_called_with(DecodeStep(Mode.PLAIN, 2, 0))
+    listener.on_decode_step.assert_called_with(Mode.PLAIN)
     assert engine.sample(Mode.PLAIN, 2, 1).accept_length == 2.5
 
 
@@ -348,6 +350,7 @@ def test_a_plain_batch_goes_the_way_of_a_server_without_speculation(path: str, m
     assert scheduler.seen["worker"] is scheduler.tp_worker
     assert scheduler.seen["algorithm"] is NONE
     assert not scheduler.seen["enable_spec"]
+    assert scheduler.seen["graphs"] is None
     assert (scheduler.model_worker, scheduler.spec_algorithm) == (scheduler.draft_worker, EAGLE)
 
 
@@ -359,18 +362,6 @@ def test_what_a_plain_launch_changes_is_put_back_when_it_fails(path: str, make: 
         scheduler.run_batch(scheduler.running_batch)
     assert (scheduler.model_worker, scheduler.spec_algorithm) == (scheduler.draft_worker, EAGLE)
     assert scheduler.tp_worker.enable_spec
-
-
-def test_a_plain_forward_that_cannot_be_prepared_runs_eagerly(path: str, make: Make) -> None:
-    def broken() -> Any:
-        raise RuntimeError("no graphs")
-
-    scheduler, engine, listener = make(path, [Request(0, 5, 3)], plain_forward=broken)
-    scheduler.tp_worker.model_runner.graph_runner = "verify graphs"
-    engine.enter_plain()
-    scheduler.run_batch(scheduler.running_batch)
-    listener.on_fault.assert_called_once()
-    assert scheduler.seen["worker"] is scheduler.tp_worker
     assert scheduler.tp_worker.model_runner.graph_runner == "verify graphs"
 
 

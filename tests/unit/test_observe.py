@@ -17,7 +17,7 @@ from specswitch.observe.log import EventLog, get_logger
 from specswitch.observe.observer import ReportingObserver
 from specswitch.observe.status import Status
 from specswitch.policy import Wish
-from specswitch.records import TransitionRecord
+from specswitch.records import StepCounts, TransitionRecord
 from specswitch.signals import LoadSample, Mode
 
 FACTS = EngineFacts(
@@ -42,6 +42,7 @@ FACTS_SHOWN = {
     "num_draft_tokens": 16,
     "page_size": 1,
 }
+STEPS = StepCounts(speculative=4, plain=2, in_mode=2)
 LOAD = LoadSample(Mode.SPECULATIVE, 4, 2, decode_step=0, steps_in_mode=0, accept_length=2.12345)
 BEGUN = TransitionRecord(Transition.BEGIN_DRAIN, "decode batch 4 >= high watermark 3", 4, 2, None, 99, 0.0)
 ENTERED = TransitionRecord(
@@ -191,7 +192,7 @@ def test_structlog_configured_by_somebody_else_has_no_effect(capsys: pytest.Capt
 
 class TestStatus:
     def test_at_start(self) -> None:
-        assert Status(FACTS, SwitchConfig()).as_dict(LOAD) == {
+        assert Status(FACTS, SwitchConfig()).as_dict(LOAD, StepCounts()) == {
             "mode": "SPECULATIVE",
             "batch_size": 4,
             "queue_length": 2,
@@ -216,53 +217,42 @@ class TestStatus:
 
     def test_follows_transitions_and_steps(self) -> None:
         status = Status(FACTS, SwitchConfig())
-        for _ in range(3):
-            status.decode_step(Mode.SPECULATIVE)
         status.transition(BEGUN)
-        status.decode_step(Mode.SPECULATIVE)
-        shown = status.as_dict(LOAD)
-        assert (shown["mode"], shown["steps_in_mode"]) == ("DRAINING", 4)
+        assert status.as_dict(LOAD, STEPS)["mode"] == "DRAINING"
 
         status.transition(ENTERED)
-        status.decode_step(Mode.PLAIN)
-        status.decode_step(Mode.PLAIN)
-        shown = status.as_dict(LOAD)
+        shown = status.as_dict(LOAD, STEPS)
         assert (shown["mode"], shown["steps_in_mode"]) == ("PLAIN", 2)
         assert shown["steps"] == {"SPECULATIVE": 4, "PLAIN": 2}
         assert shown["transitions"] == 2
         assert shown["transitions_by_kind"] == {"BEGIN_DRAIN": 1, "CANCEL_DRAIN": 0, "ENTER_PLAIN": 1, "RETURN": 0}
         assert shown["last_transition"] == ENTERED_SHOWN
 
-    def test_a_cancelled_drain_restarts_the_count(self) -> None:
-        status = Status(FACTS, SwitchConfig())
-        status.decode_step(Mode.SPECULATIVE)
-        status.transition(BEGUN)
-        status.transition(TransitionRecord(Transition.CANCEL_DRAIN, "idle", 0, 0, None, 1, 0.0))
-        assert status.as_dict(LOAD)["steps_in_mode"] == 0
-
     def test_keeps_the_first_fault(self) -> None:
         status = Status(FACTS, SwitchConfig())
         status.fault("ValueError: first")
         status.fault("ValueError: second")
-        assert status.as_dict(LOAD)["fault"] == "ValueError: first"
+        assert status.as_dict(LOAD, STEPS)["fault"] == "ValueError: first"
 
     def test_shows_the_recommendation(self) -> None:
         status = Status(FACTS, SwitchConfig(mode="observe"))
-        assert status.as_dict(LOAD)["recommended_mode"] == "SPECULATIVE"
+        assert status.as_dict(LOAD, STEPS)["recommended_mode"] == "SPECULATIVE"
         status.recommend(Mode.PLAIN)
-        assert status.as_dict(LOAD)["recommended_mode"] == "PLAIN"
+        assert status.as_dict(LOAD, STEPS)["recommended_mode"] == "PLAIN"
 
     def test_shows_a_pin_and_what_follows_from_it(self) -> None:
         status = Status(FACTS, SwitchConfig())
         status.pin("observe")
-        assert (status.as_dict(LOAD)["pinned"], status.as_dict(LOAD)["recommended_mode"]) == ("observe", "SPECULATIVE")
+        shown = status.as_dict(LOAD, STEPS)
+        assert (shown["pinned"], shown["recommended_mode"]) == ("observe", "SPECULATIVE")
         status.pin(None)
-        assert (status.as_dict(LOAD)["pinned"], status.as_dict(LOAD)["recommended_mode"]) == (None, None)
+        shown = status.as_dict(LOAD, STEPS)
+        assert (shown["pinned"], shown["recommended_mode"]) == (None, None)
 
     def test_is_json_able(self) -> None:
         status = Status(FACTS, SwitchConfig(plain_for=frozenset({"min_p"})))
         status.transition(ENTERED)
-        assert json.loads(json.dumps(status.as_dict(LOAD))) == status.as_dict(LOAD)
+        assert json.loads(json.dumps(status.as_dict(LOAD, STEPS))) == status.as_dict(LOAD, STEPS)
 
 
 class TestReportingObserver:
@@ -272,23 +262,23 @@ class TestReportingObserver:
     def test_a_transition_reaches_log_and_status(self, capsys: pytest.CaptureFixture[str]) -> None:
         observer = self.observer(SwitchConfig())
         observer.transition(ENTERED)
-        observer.decode_step(Mode.PLAIN)
         assert line_of(capsys)["event"] == "specswitch.transition"
-        shown = observer.status(LOAD)
-        assert (shown["mode"], shown["steps_in_mode"], shown["last_transition"]) == ("PLAIN", 1, ENTERED_SHOWN)
+        shown = observer.status(LOAD, STEPS)
+        assert (shown["mode"], shown["steps_in_mode"], shown["last_transition"]) == ("PLAIN", 2, ENTERED_SHOWN)
 
     def test_a_recommendation_reaches_log_and_status(self, capsys: pytest.CaptureFixture[str]) -> None:
         observer = self.observer(SwitchConfig(mode="observe"))
         sample = LoadSample(Mode.SPECULATIVE, 40, 3, decode_step=70, steps_in_mode=70, accept_length=2.5)
         observer.recommendation(Wish(Mode.PLAIN, "busy"), sample)
         assert line_of(capsys)["event"] == "specswitch.recommendation"
-        assert (observer.status(LOAD)["mode"], observer.status(LOAD)["recommended_mode"]) == ("SPECULATIVE", "PLAIN")
+        shown = observer.status(LOAD, STEPS)
+        assert (shown["mode"], shown["recommended_mode"]) == ("SPECULATIVE", "PLAIN")
 
     def test_a_fault_reaches_log_and_status(self, capsys: pytest.CaptureFixture[str]) -> None:
         observer = self.observer(SwitchConfig())
         observer.fault(raised(), "entering PLAIN")
         assert line_of(capsys)["event"] == "specswitch.fault"
-        assert observer.status(LOAD)["fault"] == "entering PLAIN: ValueError: first line second line"
+        assert observer.status(LOAD, STEPS)["fault"] == "entering PLAIN: ValueError: first line second line"
 
     @pytest.mark.parametrize("failure", [BrokenPipeError(), ValueError("I/O operation on closed file")])
     def test_a_broken_stderr_loses_the_line_alone(self, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,5 +290,5 @@ class TestReportingObserver:
         observer = self.observer(SwitchConfig())
         observer.transition(ENTERED)
         observer.fault(raised(), "entering PLAIN")
-        assert observer.status(LOAD)["mode"] == "PLAIN"
-        assert observer.status(LOAD)["fault"] is not None
+        assert observer.status(LOAD, STEPS)["mode"] == "PLAIN"
+        assert observer.status(LOAD, STEPS)["fault"] is not None

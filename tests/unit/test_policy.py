@@ -4,12 +4,23 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from specswitch.config import SwitchConfig
 from specswitch.machine import SwitchMachine
-from specswitch.policy import Dwell, Pinned, PlainFor, Policy, Watermark, Wish, policy_for
+from specswitch.policy import (
+    Dwell,
+    Pinned,
+    PlainFor,
+    Policy,
+    Steering,
+    Watermark,
+    Wish,
+    boundaries_of,
+    policy_for,
+    steered,
+)
 from specswitch.signals import SAMPLING_FEATURES, KnownTokens, LoadSample, LocalReadings, Mode, StepReading
 
 SPECULATIVE, DRAINING, PLAIN = Mode.SPECULATIVE, Mode.DRAINING, Mode.PLAIN
@@ -150,6 +161,31 @@ class Uncounted:
 @given(seen=samples)
 def test_no_policy_but_goodput_has_the_requests_walked(policy: Policy, seen: LoadSample) -> None:
     assert policy(seen._replace(batch=Uncounted())) == policy(seen)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(seen=samples, later=samples)
+def test_an_answer_holds_for_the_same_batch_up_to_the_next_boundary(
+    policy: Policy, seen: LoadSample, later: LoadSample
+) -> None:
+    boundaries = boundaries_of(policy)
+    assert boundaries is not None
+    later = later._replace(
+        mode=seen.mode, decode_batch_size=seen.decode_batch_size, sampling_features=seen.sampling_features
+    )
+    assume(not any(seen.steps_in_mode < steps <= later.steps_in_mode for steps in boundaries))
+    assume(seen.steps_in_mode <= later.steps_in_mode)
+    assert policy(later) == policy(seen)
+
+
+def test_a_policy_that_learns_is_asked_in_every_turn() -> None:
+    config, steering = SwitchConfig(dwell_steps=8), Steering("auto")
+    policy = steered(config, steering)
+    assert boundaries_of(PlainFor(frozenset({"min_p"}), policy)) == {8}
+    policy.auto = Dwell(lambda sample: None, 8)
+    assert boundaries_of(PlainFor(frozenset({"min_p"}), policy)) is None
+    steering.pin("plain")
+    assert boundaries_of(policy) is None, "it goes on learning while another mode is pinned"
 
 
 @pytest.mark.parametrize("policy", POLICIES)

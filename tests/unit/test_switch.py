@@ -9,9 +9,10 @@ import pytest
 from pytest_mock import MockerFixture
 
 from specswitch.config import SwitchConfig
-from specswitch.engine.base import DecodeStep, Engine, PlainEntry, SpeculativeEntry
+from specswitch.engine.base import Engine, PlainEntry, SpeculativeEntry
 from specswitch.machine import Transition
 from specswitch.policy import Steering, Wish, around, steered
+from specswitch.records import StepCounts
 from specswitch.signals import LoadSample, Mode
 from specswitch.switch import Switch
 
@@ -25,6 +26,7 @@ class Bench:
         self.wish: Wish | None = None
         self.engine: MagicMock = mocker.create_autospec(Engine, instance=True)
         self.engine.sample.side_effect = lambda mode, step, in_mode: LoadSample(mode, 3, 1, step, in_mode, 2.5)
+        self.engine.batch_version.return_value = 1
         self.engine.drained.return_value = True
         self.engine.enter_plain.return_value = PlainEntry(requests=3, slots_given_back=12)
         self.engine.cancel_return.return_value = True
@@ -108,9 +110,9 @@ def test_a_return_that_is_past_giving_up_still_completes(bench: Bench) -> None:
 
 
 def test_steps_in_a_mode_start_anew_with_it(bench: Bench) -> None:
-    bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 7))
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
     bench.turn(TO_PLAIN)
-    bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 3, 0))
+    bench.switch.on_decode_step(Mode.PLAIN)
     bench.turn(None)
 
     assert bench.engine.sample.call_args.args == (Mode.PLAIN, 2, 1)
@@ -159,12 +161,142 @@ def test_a_policy_and_an_observer_that_raise_are_contained(bench: Bench) -> None
     assert bench.switch.policy.call_count == 1
 
 
-def test_a_step_count_that_cannot_be_reported_is_contained(bench: Bench) -> None:
-    bench.observer.decode_step.side_effect = OSError("metrics")
+def shown(bench: Bench) -> StepCounts:
+    bench.switch.status()
+    counts: StepCounts = bench.observer.status.call_args.args[1]
+    return counts
 
-    bench.switch.on_decode_step(DecodeStep(Mode.PLAIN, 1, 0))
 
-    assert bench.switch.faulted
+def test_the_status_counts_steps_by_mode_and_since_it_was_entered(bench: Bench) -> None:
+    for _ in range(3):
+        bench.switch.on_decode_step(Mode.SPECULATIVE)
+    bench.engine.drained.return_value = False
+    bench.turn(TO_PLAIN)
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
+    assert shown(bench) == StepCounts(speculative=4, plain=0, in_mode=4), "a drain is part of the stay"
+    bench.engine.drained.return_value = True
+    bench.turn(None)
+    for _ in range(2):
+        bench.switch.on_decode_step(Mode.PLAIN)
+    assert shown(bench) == StepCounts(speculative=4, plain=2, in_mode=2)
+
+
+def test_a_cancelled_drain_restarts_the_count(bench: Bench) -> None:
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
+    bench.engine.drained.return_value = False
+    bench.turn(TO_PLAIN)
+    bench.turn(TO_SPECULATIVE)
+    assert shown(bench).in_mode == 0
+
+
+def test_a_recommendation_is_no_stay_in_a_mode(mocker: MockerFixture) -> None:
+    bench = Bench(mocker, mode="observe")
+    bench.switch.on_decode_step(Mode.SPECULATIVE)
+    bench.turn(TO_PLAIN)
+    bench.turn(None)
+    assert bench.engine.sample.call_args.args == (Mode.PLAIN, 1, 0), "the policy's own count starts anew"
+    assert shown(bench).in_mode == 1
+
+
+class Known:
+    """A policy whose answer changes with the batch alone, and after so many steps in a mode."""
+
+    def __init__(self, *boundaries: int) -> None:
+        self.boundaries = frozenset(boundaries)
+        self.asked = 0
+        self.wish: Wish | None = None
+
+    def __call__(self, sample: LoadSample) -> Wish | None:
+        self.asked += 1
+        return self.wish
+
+
+class TestSettled:
+    """A policy that has nothing new to say is not asked, and no sample taken for it."""
+
+    def settled(self, mocker: MockerFixture, policy: Any, **settings: Any) -> Bench:
+        bench = Bench(mocker, **settings)
+        bench.switch.policy = policy
+        bench.switch.on_turn()
+        return bench
+
+    @pytest.mark.parametrize("mode", ["auto", "observe"])
+    def test_it_is_asked_once_and_when_a_boundary_is_reached(self, mocker: MockerFixture, mode: str) -> None:
+        policy = Known(3, 1)
+        bench = self.settled(mocker, policy, mode=mode)
+        asked = []
+        for _ in range(6):
+            bench.switch.on_turn()
+            bench.switch.on_decode_step(Mode.SPECULATIVE)
+            asked.append(policy.asked)
+        assert asked == [1, 2, 2, 3, 3, 3]
+        assert bench.engine.sample.call_count == 3
+
+    def test_it_is_asked_when_the_batch_changes(self, mocker: MockerFixture) -> None:
+        policy = Known()
+        bench = self.settled(mocker, policy)
+        for version in (2, 2, 3):
+            bench.engine.batch_version.return_value = version
+            bench.switch.on_turn()
+        assert policy.asked == 3
+
+    def test_another_policy_a_pin_and_what_it_has_learnt_are_heard_at_once(self, mocker: MockerFixture) -> None:
+        policy, other = Known(), Known()
+        bench = self.settled(mocker, policy)
+        for change in (lambda: bench.switch.pin("plain"), bench.switch.reconsider, lambda: None):
+            change()
+            bench.switch.on_turn()
+        assert policy.asked == 3
+        bench.switch.policy = other
+        bench.switch.on_turn()
+        assert other.asked == 1
+
+    def test_a_switch_is_followed_through(self, mocker: MockerFixture) -> None:
+        policy = Known()
+        bench = self.settled(mocker, policy)
+        policy.wish, bench.engine.drained.return_value = TO_PLAIN, False
+        bench.switch.reconsider()
+        for _ in range(3):
+            bench.switch.on_turn()
+        assert bench.engine.drained.call_count == 3
+        bench.engine.drained.return_value = True
+        bench.switch.on_turn()
+        assert bench.switch.machine.mode is Mode.PLAIN
+        policy.asked = 0
+        for _ in range(3):
+            bench.switch.on_turn()
+        assert policy.asked == 1, "once for PLAIN"
+        policy.wish = TO_SPECULATIVE
+        bench.switch.reconsider()
+        for _ in range(3):
+            bench.switch.on_turn()
+        bench.engine.request_return.assert_called_once()
+        bench.switch.on_returned(SpeculativeEntry(3, 0))
+        policy.asked = 0
+        bench.switch.on_turn()
+        assert policy.asked == 1
+
+    def test_the_status_is_that_of_the_moment(self, mocker: MockerFixture) -> None:
+        bench = self.settled(mocker, Known())
+        for _ in range(5):
+            bench.switch.on_turn()
+            bench.switch.on_decode_step(Mode.SPECULATIVE)
+        bench.switch.status()
+        assert bench.observer.status.call_args.args[0].decode_step == 5
+
+    def test_a_fault_leaves_a_status(self, mocker: MockerFixture) -> None:
+        bench = self.settled(mocker, Known())
+        bench.switch.on_fault("counting", RuntimeError("boom"))
+        bench.engine.sample.side_effect = RuntimeError("boom")
+        bench.switch.status()
+        bench.observer.status.assert_called_once()
+
+    def test_one_that_may_learn_is_asked_in_every_turn(self, mocker: MockerFixture) -> None:
+        policy = MagicMock(side_effect=lambda sample: None, spec=lambda sample: None)
+        bench = self.settled(mocker, policy)
+        for _ in range(3):
+            bench.switch.on_turn()
+        assert policy.call_count == 4
 
 
 class TestPins:
@@ -192,7 +324,7 @@ class TestPins:
 
     def test_a_server_pinned_to_auto_switches_though_it_was_started_in_one_mode(self, mocker: MockerFixture) -> None:
         bench = self.steered(mocker, mode="speculative", high_watermark=2, low_watermark=1, dwell_steps=1)
-        bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 6))
+        bench.switch.on_decode_step(Mode.SPECULATIVE)
         assert bench.turn(None) is Mode.SPECULATIVE
         bench.switch.pin("auto")
         assert bench.turn(None) is Mode.PLAIN
@@ -206,7 +338,7 @@ class TestPins:
         bench.engine.request_return.assert_called_once()
         bench.observer.recommendation.assert_not_called()
         bench.switch.on_returned(SpeculativeEntry(requests=3, tokens_caught_up=0))
-        bench.switch.on_decode_step(DecodeStep(Mode.SPECULATIVE, 3, 6))
+        bench.switch.on_decode_step(Mode.SPECULATIVE)
         assert bench.turn(None) is Mode.SPECULATIVE
         bench.observer.recommendation.assert_called_once()
 

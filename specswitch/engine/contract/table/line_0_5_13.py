@@ -126,14 +126,11 @@ _V2 = Need(
         ),
         EAGLE_V2.method("forward_batch_generation", _CALL, whys.CATCH_UP, args=("batch",)),
         *SLOT_ALLOCATOR.attributes(_READ, whys.PREFIX, "size", "device"),
-        *SCHEDULER.attributes(_READ, whys.JOINS_PLAIN, "last_batch", "chunked_req"),
         *SCHEDULER.attributes(_READ, "count the requests that wait", "waiting_queue"),
         *SCHEDULER.attributes(_READ, "know whether a launched step's result has yet to be processed", "result_queue"),
         *SCHEDULER.attributes(_READ, whys.ROW, "req_to_token_pool", "page_size"),
         *ROWS.attributes(_READ, whys.ROW, "req_to_token"),
-        *SCHEDULER.attributes(
-            _READ, whys.COUNT_FREE, "token_to_kv_pool_allocator", "tree_cache", "max_total_num_tokens"
-        ),
+        *SCHEDULER.attributes(_READ, whys.COUNT_FREE, "token_to_kv_pool_allocator", "tree_cache"),
         SLOT_ALLOCATOR.method("available_size", _CALL, whys.COUNT_FREE),
         PREFIX_CACHE.method("evictable_size", _CALL, whys.COUNT_FREE),
         *SCHEDULER.attributes(_READ, whys.RELAY, "future_map", "forward_stream_ctx"),
@@ -150,7 +147,6 @@ _V2 = Need(
         *SAMPLING.attributes(_READ, whys.PENALTIES, "penalizer_orchestrator"),
         *ORCHESTRATOR.attributes(_READ, whys.PENALTIES, "is_required"),
         *ALGORITHM.members(whys.MARK_PLAIN, "NONE"),
-        ALGORITHM.method("is_none", _CALL, whys.TELL_APART),
         ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
         *FORWARD_MODE.members(whys.TELL_APART, "DECODE"),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
@@ -310,6 +306,7 @@ _V2_COMPAT = Need(
         ),
         PREFIX_CACHE.method("checkpoint", _HOOK, whys.PREFIX, args=("req",), keywords=("up_to",), since="0.5.22"),
         *RELAY_PAYLOAD.attributes(_READ, whys.RELAY, "bonus_tokens"),
+        *FUTURE_MAP.attributes(_READ, whys.RELAY, "output_tokens_buf"),
     ),
 )
 

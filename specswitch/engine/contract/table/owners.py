@@ -27,7 +27,6 @@ DISPATCHER = Owner("sglang.utils", "TypeBasedDispatcher")
 LOGITS_OUTPUT = Owner("sglang.srt.layers.logits_processor", "LogitsProcessorOutput")
 
 FUTURE_MAP = Owner("sglang.srt.managers.overlap_utils", "FutureMap")
-FUTURE_INDICES = Owner("sglang.srt.managers.overlap_utils", "FutureIndices")
 RELAY_PAYLOAD = Owner("sglang.srt.managers.overlap_utils", "RelayPayload", since="0.5.15")
 
 SERVER_ARGS = Owner("sglang.srt.server_args", "ServerArgs")
