@@ -51,8 +51,10 @@ class UnseenSlots:
         if not self.any and seen == len(row):
             return
         self.any = True
-        self._flags[row[:seen].long()] = False
-        self._flags[row[seen:].long()] = True
+        slots = row.long()
+        self._flags.index_fill_(0, slots[:seen], False)
+        if seen < len(row):
+            self._flags.index_fill_(0, slots[seen:], True)
 
     def gaps_in(self, slots: torch.Tensor, lengths: Sequence[int]) -> list[int | None]:
         """The first flagged position in each of the consecutive rows that ``slots`` holds, None where all are seen.

@@ -37,7 +37,7 @@ from specswitch.engine.base import (
 from specswitch.engine.beside import CatchUpBeside
 from specswitch.engine.census import Census
 from specswitch.engine.draft_alone import Range
-from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
+from specswitch.engine.draft_gap import UnseenSlots, open_gap, set_gap
 from specswitch.engine.draft_kv import (
     Extend,
     aside_batch,
@@ -49,6 +49,7 @@ from specswitch.engine.draft_kv import (
 )
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
+from specswitch.engine.prefix_slots import PrefixSlots
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -57,6 +58,7 @@ from specswitch.signals import LoadSample, LocalReadings, Mode
 NONE, _DECODE = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
 _SPECULATIVE, _PLAIN = Mode.SPECULATIVE, Mode.PLAIN
 _NO_READINGS = LocalReadings()
+_TRACKING = "keeping track of draft KV in the prefix cache"
 _LARGEST_EXTEND = 16384
 """Tokens of one catch-up forward at most, where SGLang does not chunk its prefills."""
 
@@ -118,6 +120,9 @@ class Line0512Engine(CatchUpBeside):
         if self._has_draft_kv and not args.disable_radix_cache:
             allocator = scheduler.token_to_kv_pool_allocator
             self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
+            self._prefix_slots = PrefixSlots(
+                scheduler, self._unseen, lambda req: req.req_pool_idx, lambda req: req.cache_protected_len
+            )
         self._plain_forward = plain_forward
         self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
@@ -529,31 +534,20 @@ class Line0512Engine(CatchUpBeside):
 
     def _around_cache_finished(self, original: Callable[..., Any], req: Any, is_insert: bool = True) -> Any:
         if is_insert:
-            self._note_row(req, min(req.kv_committed_len, len(req.origin_input_ids) + len(req.output_ids)))
+            self._going_in(req, min(req.kv_committed_len, len(req.origin_input_ids) + len(req.output_ids)))
         return original(req, is_insert=is_insert)
 
     def _around_cache_unfinished(self, original: Callable[..., Any], req: Any, **kwargs: Any) -> Any:
         length = len(req.fill_ids)
-        self._note_row(req, length)
+        self._going_in(req, length)
         result = original(req, **kwargs)
-        self._note_replaced_slots(req, length)
+        with self._contained(_TRACKING):
+            self._prefix_slots.gone_in(req, length)
         return result
 
-    def _note_replaced_slots(self, req: Any, length: int) -> None:
-        """Tokens that the prefix cache held already are now at its slots, which the draft may not have written."""
-        with self._contained("keeping track of draft KV in the prefix cache"):
-            if self._unseen is not None and self._unseen.any:
-                row = self._scheduler.req_to_token_pool.req_to_token[req.req_pool_idx, :length]
-                (gap,) = self._unseen.gaps_in(row.long(), [length])
-                if gap is not None:
-                    open_gap(req, gap)
-
-    def _note_row(self, req: Any, length: int) -> None:
-        """Tell the prefix cache's slots apart: written by the draft, or decoded while PLAIN."""
-        with self._contained("keeping track of draft KV in the prefix cache"):
-            if self._unseen is not None and req.req_pool_idx is not None:
-                row = self._scheduler.req_to_token_pool.req_to_token[req.req_pool_idx, :length]
-                self._unseen.note(row, gap_of(req))
+    def _going_in(self, req: Any, length: int) -> None:
+        with self._contained(_TRACKING):
+            self._prefix_slots.going_in(req, length)
 
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._settled = False, None, None

@@ -42,6 +42,7 @@ from specswitch.engine.draft_kv import is_worth, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.prefix_slots import PrefixSlots
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -118,6 +119,7 @@ class V2Engine(CatchUpBeside):
         )
         allocator = scheduler.token_to_kv_pool_allocator
         self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
+        self._prefix_slots = PrefixSlots(scheduler, self._unseen, v2_compat.row_index, v2_compat.protected_len)
 
         self._plain = False
         """Whether the running batch is in plain form."""
@@ -150,9 +152,7 @@ class V2Engine(CatchUpBeside):
         hooks.around(scheduler.metrics_reporter, "report_prefill_stats", self._around_prefill_stats)
         self._census.attach(hooks)
         if self._has_draft_kv:
-            v2_compat.hook_prefix_inserts(
-                hooks, scheduler.tree_cache, self._note_prefix_insert, self._note_replaced_slots
-            )
+            v2_compat.hook_prefix_inserts(hooks, scheduler.tree_cache, self._going_in, self._gone_in)
         if self._alone is not None:
             self._alone.attach(hooks, listener.on_fault)
         v2_compat.hook_internal_state(hooks, scheduler, self._around_internal_state)
@@ -613,22 +613,13 @@ class V2Engine(CatchUpBeside):
         slots = kv.gather_slots(req_to_token, rows, [0] * len(rows), batch.prefix_lens)
         return self._unseen.gaps_in(slots, batch.prefix_lens)
 
-    def _note_prefix_insert(self, req: Any, length: int) -> None:
-        """Tell the prefix cache's slots apart: written by the draft, or decoded while PLAIN."""
+    def _going_in(self, req: Any, length: int) -> None:
         with self._contained("keeping track of draft KV in the prefix cache"):
-            gap = gap_of(req)
-            if self._unseen.any or (gap is not None and gap < length):
-                row = self._scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length]
-                self._unseen.note(row, gap)
+            self._prefix_slots.going_in(req, length)
 
-    def _note_replaced_slots(self, req: Any, length: int) -> None:
-        """Tokens that the prefix cache held already are now at its slots, which the draft may not have written."""
+    def _gone_in(self, req: Any, length: int) -> None:
         with self._contained("keeping track of draft KV in the prefix cache"):
-            if self._unseen.any and not req.finished():
-                row = self._scheduler.req_to_token_pool.req_to_token[v2_compat.row_index(req), :length]
-                (gap,) = self._unseen.gaps_in(row.long(), [length])
-                if gap is not None:
-                    open_gap(req, gap)
+            self._prefix_slots.gone_in(req, length)
 
     # Helpers
 

@@ -216,6 +216,9 @@ class PrefixCache:
     def evictable_size(self) -> int:
         return 0
 
+    def protected_size(self) -> int:
+        return 0
+
 
 class FutureMap:
     def __init__(self, rows: int) -> None:

@@ -100,10 +100,12 @@ def test_the_running_batch_of_a_plan_or_of_the_scheduler(compat: Any) -> None:
     assert compat.batch_to_run(None) is None
 
 
-def test_relayed_tokens_bare_or_in_a_payload(compat: Any) -> None:
-    tokens = torch.tensor([4, 5])
-    assert compat.relayed_tokens(tokens) is tokens
-    assert compat.relayed_tokens(SimpleNamespace(bonus_tokens=tokens)) is tokens
+def test_tokens_are_relayed_bare_or_in_a_payload(compat: Any) -> None:
+    tokens, rows = torch.tensor([4, 5]), torch.tensor([2, 0])
+    for payload in (tokens, SimpleNamespace(bonus_tokens=tokens)):
+        future_map = SimpleNamespace(output_tokens_buf=torch.zeros(3, dtype=torch.int32))
+        compat.stash_tokens(future_map, rows, payload)
+        assert future_map.output_tokens_buf.tolist() == [5, 0, 4]
 
 
 class CacheUpTo0520:

@@ -139,7 +139,7 @@ _LINE = Need(
         *REQ.attributes(
             _READ, whys.ENTER_PLAIN, "rid", "output_ids", "kv_committed_len", "req_pool_idx", "return_hidden_states"
         ),
-        *REQ.attributes(_READ, whys.PREFIX, "origin_input_ids", "fill_ids"),
+        *REQ.attributes(_READ, whys.PREFIX, "origin_input_ids", "fill_ids", "cache_protected_len"),
         *REQ.attributes(_BOTH, whys.GIVE_BACK, "kv_allocated_len"),
         *RESULT.attributes(_READ, whys.VERIFY_ONLY, "num_correct_drafts"),
     ),

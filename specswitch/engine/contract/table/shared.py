@@ -31,6 +31,7 @@ from specswitch.engine.contract.table.owners import (
     ORCHESTRATOR,
     PARALLEL_STATE,
     PENALIZER,
+    PREFIX_CACHE,
     PRESENCE_PENALTY,
     REPETITION_PENALTY,
     REQ,
@@ -217,6 +218,17 @@ CENSUS = Need(
     ),
 )
 
+PREFIX_SLOTS = Need(
+    "specswitch.engine.prefix_slots",
+    (
+        *SCHEDULER.attributes(_READ, whys.PREFIX, "tree_cache", "req_to_token_pool"),
+        *ROWS.attributes(_READ, whys.PREFIX, "req_to_token"),
+        PREFIX_CACHE.method("evictable_size", _CALL, whys.PREFIX),
+        PREFIX_CACHE.method("protected_size", _CALL, whys.PREFIX),
+        REQ.method("finished", _CALL, whys.PREFIX),
+    ),
+)
+
 FEATURES = Need(
     "specswitch.engine.features",
     (
@@ -335,6 +347,7 @@ SHARED = (
     DRAFT_ALONE,
     KV,
     CENSUS,
+    PREFIX_SLOTS,
     FEATURES,
     PENALTIES,
     REQUEST_METRICS,
