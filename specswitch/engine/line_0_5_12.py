@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -49,6 +49,8 @@ from specswitch.engine.draft_kv import (
 )
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
+from specswitch.engine.plain_graphs import PlainForward
+from specswitch.engine.plain_launch import PlainLaunch
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -70,14 +72,14 @@ class Line0512Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: AbstractContextManager[None],
+        plain_forward: PlainForward,
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: in here, time after time, the target's model runner decodes one token per request.
+            plain_forward: how the target decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -118,7 +120,7 @@ class Line0512Engine(CatchUpBeside):
         if self._has_draft_kv and not args.disable_radix_cache:
             allocator = scheduler.token_to_kv_pool_allocator
             self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
-        self._plain_forward = plain_forward
+        self._plain_launch = PlainLaunch(scheduler, plain_forward)
         self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
@@ -128,9 +130,13 @@ class Line0512Engine(CatchUpBeside):
         """Whether the running batch is in plain form."""
         self._draining = False
         self._return_asked: DraftKV | None = None
+        self._awaits_other_loop = False
+        """Whether a plain turn has something to do before it, also where no return is asked for."""
         self._held_batch: ScheduleBatch | None = None
         self._catch_up: Extend | None = None
-        """The running batch is this extend, launched or about to be."""
+        """The running batch is this extend, about to be launched."""
+        self._catching_up = False
+        """Whether such an extend was launched whose result has yet to be processed."""
         self._settled: frozenset[str] | None = None
         """Requests whose every token was known when PLAIN was entered, until its first step is prepared."""
 
@@ -235,10 +241,9 @@ class Line0512Engine(CatchUpBeside):
         scheduler = self._scheduler
         self._listener.on_turn()
         if self._plain:
-            try:
-                self._before_plain_turn()
-            except Exception as error:
-                self._listener.on_fault("preparing a plain turn", error)
+            if self._return_asked or self._awaits_other_loop:
+                with self._contained("preparing a plain turn"):
+                    self._before_plain_turn()
             running = scheduler.running_batch
             if self._plain and (scheduler.last_batch is not running or running.spec_algorithm is not NONE):
                 self._keep_plain_form()
@@ -275,19 +280,26 @@ class Line0512Engine(CatchUpBeside):
         return batch
 
     def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
-        if batch.forward_mode is _DECODE and batch.spec_algorithm is NONE:
-            return self._plainly(original, batch, *args)
-        result = original(batch, *args)
-        if self._catch_up is not None and batch is self._scheduler.running_batch:
-            # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
-            batch.forward_mode = ForwardMode.DECODE
-            result.specswitch_catch_up = self._catch_up
-            self._catch_up = None
-        return result
+        if batch.forward_mode is not _DECODE:
+            result = self._run_extend(original, batch, *args)
+            if self._catch_up is not None and batch is self._scheduler.running_batch:
+                # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
+                batch.forward_mode = ForwardMode.DECODE
+                result.specswitch_catch_up = self._catch_up
+                self._catch_up, self._catching_up = None, True
+            return result
+        if batch.spec_algorithm is NONE:
+            with self._plain_launch:
+                return original(batch, *args)
+        return original(batch, *args)
+
+    def _run_extend(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
+        return original(batch, *args)
 
     def _around_process(self, original: Callable[..., Any], batch: ScheduleBatch, result: Any) -> None:
-        catch_up: Extend | None = getattr(result, "specswitch_catch_up", None)
+        catch_up: Extend | None = getattr(result, "specswitch_catch_up", None) if self._catching_up else None
         if catch_up is not None:
+            self._catching_up = False
             with swapped(batch, spec_algorithm=NONE):
                 original(batch, result)
             self._after_catch_up(batch)
@@ -389,20 +401,6 @@ class Line0512Engine(CatchUpBeside):
             return
         histories = [self._counted_tokens(req, settled is None or req.rid in settled) for req in batch.reqs]
         rebuild_penalties(batch.sampling_info, histories, self._scheduler.model_config.vocab_size)
-
-    def _plainly(self, launch: Callable[..., Any], *args: Any) -> Any:
-        """Let the scheduler launch a decode batch as a server without speculation does."""
-        # spelt out, as every plain step comes here: a loop over names takes several times as long
-        scheduler = self._scheduler
-        target = scheduler.tp_worker
-        worker, enable_spec = scheduler.model_worker, target.enable_spec
-        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = NONE, target, False
-        try:
-            with self._plain_forward:
-                return launch(*args)
-        finally:
-            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
-            target.enable_spec = enable_spec
 
     # PLAIN -> SPECULATIVE
 

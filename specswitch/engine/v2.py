@@ -41,7 +41,8 @@ from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import is_worth, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
-from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.plain_graphs import PlainForward, plain_forward
+from specswitch.engine.plain_launch import PlainLaunch
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
@@ -65,14 +66,14 @@ class V2Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: AbstractContextManager[None],
+        plain_forward: PlainForward,
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: in here, time after time, the target's model runner decodes one token per request.
+            plain_forward: how the target decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -100,7 +101,7 @@ class V2Engine(CatchUpBeside):
         self._algorithm = scheduler.spec_algorithm
         self._none, self._decode = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
         self._has_draft_kv = not self._algorithm.is_ngram()
-        self._plain_forward = plain_forward
+        self._plain_launch = PlainLaunch(scheduler, plain_forward, scheduler.future_map)
         self._census = Census(scheduler, config.plain_for)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
@@ -130,8 +131,6 @@ class V2Engine(CatchUpBeside):
         self._penalties_due = False
         """Whether the penalty state still lacks what was put out while speculating."""
         self._last_launch_plain = False
-        self._relays_tokens = False
-        """Whether what SGLang relays to the next step are token ids and nothing else."""
 
     # Engine
 
@@ -273,7 +272,8 @@ class V2Engine(CatchUpBeside):
         if self._last_launch_plain:
             if not self._scheduler.enable_overlap:
                 v2_batch.drop_accumulated_penalties(batch.sampling_info)
-            return self._plainly(original, batch, *args, **kwargs)
+            with self._plain_launch:
+                return original(batch, *args, **kwargs)
         result = original(batch, *args, **kwargs)
         if self._plain and batch.forward_mode.is_extend():
             self._insist("keeping the tokens of a prefill", self._note_prefilled, batch)
@@ -282,7 +282,8 @@ class V2Engine(CatchUpBeside):
     def _around_delayed_sample(self, original: Callable[..., Any], result: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(result, "delay_sample_func", None) is None:
             return original(result, *args, **kwargs)
-        return self._plainly(original, result, *args, **kwargs)  # only a plain batch samples late
+        with self._plain_launch:  # only a plain batch samples late
+            return original(result, *args, **kwargs)
 
     def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
         original(batch, result)
@@ -306,7 +307,7 @@ class V2Engine(CatchUpBeside):
             scheduler.model_worker = worker
 
     def _around_stash(self, original: Callable[..., None], rows: Any, payload: Any) -> None:
-        if not self._relays_tokens:
+        if not self._plain_launch.active:
             return original(rows, payload)
         return v2_compat.stash_tokens(self._scheduler.future_map, rows, payload)
 
@@ -401,22 +402,6 @@ class V2Engine(CatchUpBeside):
         One that joins a running batch does not need this: ``merge_batch`` goes by the form of the running one.
         """
         v2_batch.drop_speculation(batch)
-
-    def _plainly(self, launch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Let the scheduler launch a decode batch as a server without speculation does."""
-        # spelt out, as every plain step comes here: a loop over names takes several times as long
-        scheduler = self._scheduler
-        target, relay = scheduler.tp_worker, scheduler.future_map
-        worker, enable_spec = scheduler.model_worker, target.enable_spec
-        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = self._none, target, False
-        relay.spec_algo, self._relays_tokens = self._none, True
-        try:
-            with self._plain_forward:
-                return launch(*args, **kwargs)
-        finally:
-            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
-            relay.spec_algo, self._relays_tokens = self._algorithm, False
-            target.enable_spec = enable_spec
 
     def _note_prefilled(self, batch: Any) -> None:
         """Keep what plain decode needs of a speculative prefill, each request's token, and note where the draft's

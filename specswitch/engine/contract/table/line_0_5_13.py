@@ -103,8 +103,7 @@ _V2 = Need(
         *SERVER_ARGS.arguments(whys.LOG_ACTIVE, "speculative_num_draft_tokens"),
         *SCHEDULER.attributes(_READ, whys.TO_TARGET, "tp_worker"),
         *SCHEDULER.attributes(_WRITE, whys.TO_TARGET, "model_worker"),
-        *SCHEDULER.attributes(_BOTH, whys.TO_TARGET, "spec_algorithm"),
-        *TARGET_WORKER.attributes(_WRITE, whys.GRAMMAR, "enable_spec"),
+        *SCHEDULER.attributes(_BOTH, whys.DIVISION, "spec_algorithm"),
         *RESULT.attributes(_READ, whys.GRAMMAR, "delay_sample_func"),
         *SCHEDULER.attributes(_READ, whys.ENTER_PLAIN, "running_batch"),
         *SCHEDULER.attributes(
@@ -136,7 +135,6 @@ _V2 = Need(
         *SCHEDULER.attributes(_READ, whys.RELAY, "future_map", "forward_stream_ctx"),
         FUTURE_MAP.method("stash", _HOOK, whys.RELAY, args=("future_indices", "payload")),
         *FUTURE_MAP.attributes(_READ, whys.RELAY, "output_tokens_buf"),
-        *FUTURE_MAP.attributes(_WRITE, whys.RELAY, "spec_algo"),
         *SCHEDULER.attributes(_READ, whys.DIVISION, "metrics_reporter"),
         METRICS_REPORTER.method("report_decode_stats", _HOOK, whys.DIVISION),
         METRICS_REPORTER.method("report_prefill_stats", _HOOK, _PREFILL_LOG, keywords=("prefill_stats",)),

@@ -15,6 +15,7 @@ from specswitch.engine.contract.table.owners import (
     FORWARD_BATCH,
     FORWARD_MODE,
     FREQUENCY_PENALTY,
+    FUTURE_MAP,
     GRAPH_CONFIG,
     GRAPH_PHASE,
     GRAPH_RUNNER,
@@ -169,6 +170,19 @@ PLAIN_GRAPHS = Need(
         CONFIG_BAG.method("override", _CALL, whys.PLAIN_GRAPHS),
         *LLAMA.attributes(_BOTH, whys.PLAIN_GRAPHS, "capture_aux_hidden_states"),
         *LLAMA_LAYERS.attributes(_BOTH, whys.PLAIN_GRAPHS, "layers_to_capture"),
+    ),
+)
+
+PLAIN_LAUNCH = Need(
+    "specswitch.engine.plain_launch",
+    (
+        *SCHEDULER.attributes(_READ, whys.TO_TARGET, "tp_worker"),
+        *SCHEDULER.attributes(_BOTH, whys.TO_TARGET, "model_worker", "spec_algorithm"),
+        *TARGET_WORKER.attributes(_BOTH, whys.GRAMMAR, "enable_spec"),
+        *FUTURE_MAP.attributes(_WRITE, whys.RELAY, "spec_algo"),
+        *TARGET_WORKER.attributes(_READ, whys.PLAIN_GRAPHS, "model_runner"),
+        *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "attn_backend", "spec_algorithm"),
+        *ALGORITHM.members(whys.TO_TARGET, "NONE"),
     ),
 )
 
@@ -332,6 +346,7 @@ SHARED = (
     ADMISSION,
     GRAPH_SIZES,
     PLAIN_GRAPHS,
+    PLAIN_LAUNCH,
     DRAFT_ALONE,
     KV,
     CENSUS,
