@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from importlib import metadata
 
+from hypothesis import settings
+
 from specswitch.cpu_engine import environment
+
+
+# a slow machine is no failure
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def _sglang_is_installed() -> bool:

@@ -28,6 +28,8 @@ class Census:
         """Its length then."""
         self._version = 0
         self.size = 0
+        self.context_tokens = 0
+        """Tokens of these requests, prompts included.  What a decode step puts out is to be added."""
         self.features: frozenset[str] = frozenset()
         """The watched features that these requests use."""
 
@@ -35,7 +37,7 @@ class Census:
         hooks.around(self._scheduler.req_to_token_pool, "free", self._around_free)
 
     def take(self) -> int:
-        """Bring ``size`` and ``features`` up to date, between two turns.
+        """Bring all that is counted up to date, between two turns.
 
         Returns:
             A number that stays the same until they are counted again.
@@ -47,6 +49,7 @@ class Census:
         if reqs is not self._counted or len(reqs) != self._listed or not nobody_joins:
             unfinished = self.unfinished()
             self.size = len(unfinished)
+            self.context_tokens = sum(len(req.origin_input_ids) + len(req.output_ids) for req in unfinished)
             self.features = features.used_by(unfinished, self._watched)
             self._version += 1
             self._counted, self._listed = reqs if nobody_joins else None, len(reqs)

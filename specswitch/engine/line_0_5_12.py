@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -49,8 +49,11 @@ from specswitch.engine.draft_kv import (
 )
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
+from specswitch.engine.plain_graphs import PlainForward
+from specswitch.engine.plain_launch import PlainLaunch
 from specswitch.engine.prefix_slots import PrefixSlots
 from specswitch.engine.readings import StepReadings
+from specswitch.engine.return_room import ReturnRoom
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
 from specswitch.signals import LoadSample, LocalReadings, Mode
@@ -72,14 +75,14 @@ class Line0512Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: AbstractContextManager[None],
+        plain_forward: PlainForward,
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: in here, time after time, the target's model runner decodes one token per request.
+            plain_forward: how the target decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -123,8 +126,9 @@ class Line0512Engine(CatchUpBeside):
             self._prefix_slots = PrefixSlots(
                 scheduler, self._unseen, lambda req: req.req_pool_idx, lambda req: req.cache_protected_len
             )
-        self._plain_forward = plain_forward
+        self._plain_launch = PlainLaunch(scheduler, plain_forward)
         self._census = Census(scheduler, config.plain_for)
+        self._return_room = ReturnRoom(scheduler)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
         self._hooks = InstanceHooks()
@@ -133,9 +137,13 @@ class Line0512Engine(CatchUpBeside):
         """Whether the running batch is in plain form."""
         self._draining = False
         self._return_asked: DraftKV | None = None
+        self._awaits_other_loop = False
+        """Whether a plain turn has something to do before it, also where no return is asked for."""
         self._held_batch: ScheduleBatch | None = None
         self._catch_up: Extend | None = None
-        """The running batch is this extend, launched or about to be."""
+        """The running batch is this extend, about to be launched."""
+        self._catching_up = False
+        """Whether such an extend was launched whose result has yet to be processed."""
         self._settled: frozenset[str] | None = None
         """Requests whose every token was known when PLAIN was entered, until its first step is prepared."""
 
@@ -183,9 +191,8 @@ class Line0512Engine(CatchUpBeside):
 
     @property
     def context_tokens(self) -> int:
-        """As the running batch counts them: under overlap one step late."""
-        batch = self._scheduler.running_batch
-        return 0 if batch.is_empty() else batch.seq_lens_sum or 0
+        """As results have been processed: under overlap one step late."""
+        return self._census.context_tokens
 
     @property
     def missed_tokens(self) -> int:
@@ -228,6 +235,7 @@ class Line0512Engine(CatchUpBeside):
 
     def request_return(self, draft_kv: DraftKV) -> None:
         self._return_asked = draft_kv
+        self._return_room.asked()
 
     def cancel_return(self) -> bool:
         if self._plain:
@@ -240,10 +248,9 @@ class Line0512Engine(CatchUpBeside):
         scheduler = self._scheduler
         self._listener.on_turn()
         if self._plain:
-            try:
-                self._before_plain_turn()
-            except Exception as error:
-                self._listener.on_fault("preparing a plain turn", error)
+            if self._return_asked or self._awaits_other_loop:
+                with self._contained("preparing a plain turn"):
+                    self._before_plain_turn()
             running = scheduler.running_batch
             if self._plain and (scheduler.last_batch is not running or running.spec_algorithm is not NONE):
                 self._keep_plain_form()
@@ -280,19 +287,26 @@ class Line0512Engine(CatchUpBeside):
         return batch
 
     def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
-        if batch.forward_mode is _DECODE and batch.spec_algorithm is NONE:
-            return self._plainly(original, batch, *args)
-        result = original(batch, *args)
-        if self._catch_up is not None and batch is self._scheduler.running_batch:
-            # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
-            batch.forward_mode = ForwardMode.DECODE
-            result.specswitch_catch_up = self._catch_up
-            self._catch_up = None
-        return result
+        if batch.forward_mode is not _DECODE:
+            result = self._run_extend(original, batch, *args)
+            if self._catch_up is not None and batch is self._scheduler.running_batch:
+                # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
+                batch.forward_mode = ForwardMode.DECODE
+                result.specswitch_catch_up = self._catch_up
+                self._catch_up, self._catching_up = None, True
+            return result
+        if batch.spec_algorithm is NONE:
+            with self._plain_launch:
+                return original(batch, *args)
+        return original(batch, *args)
+
+    def _run_extend(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
+        return original(batch, *args)
 
     def _around_process(self, original: Callable[..., Any], batch: ScheduleBatch, result: Any) -> None:
-        catch_up: Extend | None = getattr(result, "specswitch_catch_up", None)
+        catch_up: Extend | None = getattr(result, "specswitch_catch_up", None) if self._catching_up else None
         if catch_up is not None:
+            self._catching_up = False
             with swapped(batch, spec_algorithm=NONE):
                 original(batch, result)
             self._after_catch_up(batch)
@@ -316,7 +330,8 @@ class Line0512Engine(CatchUpBeside):
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             self._accept.add(tokens, size)
         if self._readings is not None:
-            self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
+            self._readings.decoded(mode, size, self._census.context_tokens, tokens)
+        self._census.context_tokens += tokens
         self._listener.on_decode_step(mode)
 
     def _interrupted(self) -> None:
@@ -395,20 +410,6 @@ class Line0512Engine(CatchUpBeside):
         histories = [self._counted_tokens(req, settled is None or req.rid in settled) for req in batch.reqs]
         rebuild_penalties(batch.sampling_info, histories, self._scheduler.model_config.vocab_size)
 
-    def _plainly(self, launch: Callable[..., Any], *args: Any) -> Any:
-        """Let the scheduler launch a decode batch as a server without speculation does."""
-        # spelt out, as every plain step comes here: a loop over names takes several times as long
-        scheduler = self._scheduler
-        target = scheduler.tp_worker
-        worker, enable_spec = scheduler.model_worker, target.enable_spec
-        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = NONE, target, False
-        try:
-            with self._plain_forward:
-                return launch(*args)
-        finally:
-            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
-            target.enable_spec = enable_spec
-
     # PLAIN -> SPECULATIVE
 
     def _turn_towards_return(self, batch: ScheduleBatch) -> Literal["plain", "hold", "return"]:
@@ -435,11 +436,7 @@ class Line0512Engine(CatchUpBeside):
         scheduler = self._scheduler
         with swapped(batch, spec_algorithm=self._algorithm, enable_overlap=self.facts.overlap):
             needed = batch.new_tokens_required_next_decode()
-        needed += len(batch.reqs) * scheduler.page_size
-        # who waits may be let in before the first verify step, and takes its prompt's slots
-        needed += sum(len(req.origin_input_ids) + len(req.output_ids) for req in scheduler.waiting_queue)
-        free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
-        return free >= needed
+        return self._return_room.suffices(needed + len(batch.reqs) * scheduler.page_size)
 
     def _return_to_speculative(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
         if self._return_asked == "cold" or not self._has_draft_kv:

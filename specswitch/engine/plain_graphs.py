@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from specswitch.config import SwitchConfig
 from specswitch.engine import graph_sizes
@@ -43,38 +43,29 @@ class PlainGraphFacts:
     """Device memory that it added, GiB, its attention backend included; the driver's own share is not counted."""
 
 
+class PlainForward(NamedTuple):
+    """What the target's model runner holds while it decodes one token per request."""
+
+    graph_runner: Any
+    """None: it runs without graphs."""
+    attn_backend: Any
+    """None: its own."""
+
+
 class PlainGraphs:
-    """A context manager, entered for each plain decode forward, in which the target uses its plain graphs.
+    """The graphs with which the target decodes plainly, and how often they did not fit."""
 
-    It is one object for all forwards: entering it allocates nothing.  It cannot be nested.
-    """
-
-    def __init__(self, model_runner: Any, graph_runner: Any, attn_backend: Any, facts: PlainGraphFacts) -> None:
-        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
+    def __init__(self, graph_runner: Any, attn_backend: Any, facts: PlainGraphFacts) -> None:
         self.facts = facts
+        self.forward = PlainForward(graph_runner, attn_backend)
         self.eager_steps = 0
         """Plain steps that fitted none of the graphs and ran eagerly."""
         self.on_first_eager: Callable[[str], None] = _say_nothing
         """Called with one sentence at the first such step."""
-        self._runner = model_runner
-        self._slot = _graph_slot(model_runner)
-        self._graphs, self._backend, self._none = graph_runner, attn_backend, SpeculativeAlgorithm.NONE
-        self._before: tuple[Any, Any, Any] = (None, None, None)
+        self._graphs = graph_runner
         check = "can_run_graph" if hasattr(graph_runner, "can_run_graph") else "can_run"
         self._fits = getattr(graph_runner, check)
         setattr(graph_runner, check, self._check)
-
-    def __enter__(self) -> None:
-        runner = self._runner
-        self._before = (getattr(runner, self._slot), runner.attn_backend, runner.spec_algorithm)
-        setattr(runner, self._slot, self._graphs)
-        runner.attn_backend, runner.spec_algorithm = self._backend, self._none
-
-    def __exit__(self, *exception: object) -> None:
-        runner = self._runner
-        graphs, runner.attn_backend, runner.spec_algorithm = self._before
-        setattr(runner, self._slot, graphs)
 
     def _check(self, forward_batch: Any) -> bool:
         # a graph that holds no hidden states would be captured again (0.5.12) or raise (0.5.13 and later)
@@ -93,22 +84,6 @@ class PlainGraphs:
                 " so raise --cuda-graph-max-bs or lower --max-running-requests if they are frequent."
             )
         return False
-
-
-class EagerForward:
-    """A context manager in which the target decodes plainly, without graphs; one for all forwards, as above."""
-
-    def __init__(self, model_runner: Any) -> None:
-        self._attributes = vars(model_runner)
-        self._slot = _graph_slot(model_runner)
-        self._graphs: Any = None
-
-    def __enter__(self) -> None:
-        self._graphs = self._attributes[self._slot]
-        self._attributes[self._slot] = None
-
-    def __exit__(self, *exception: object) -> None:
-        self._attributes[self._slot] = self._graphs
 
 
 @contextmanager
@@ -145,7 +120,7 @@ def capture(scheduler: Any, sizes: Sequence[int], keeps_hidden_states: bool = Fa
         None where the server itself decodes without CUDA graphs: on a CPU, or because it was told so.
     """
     model_runner = scheduler.tp_worker.model_runner
-    verify_graphs = getattr(model_runner, _graph_slot(model_runner))
+    verify_graphs = getattr(model_runner, graph_slot(model_runner))
     graphs = None
     if _is_graph_runner(model_runner, verify_graphs):
         sizes = graph_sizes.for_plain(sizes, scheduler)
@@ -160,10 +135,10 @@ def of(scheduler: Any) -> PlainGraphs | None:
     return graphs
 
 
-def plain_forward(scheduler: Any) -> AbstractContextManager[None]:
-    """In here, time after time, the target decodes plainly: with the graphs of :func:`capture`, or eagerly."""
+def plain_forward(scheduler: Any) -> PlainForward:
+    """How the target of ``scheduler`` decodes plainly: with the graphs of :func:`capture`, or eagerly."""
     graphs = of(scheduler)
-    return EagerForward(scheduler.tp_worker.model_runner) if graphs is None else graphs
+    return PlainForward(None, None) if graphs is None else graphs.forward
 
 
 def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int], keeps_hidden_states: bool) -> PlainGraphs:
@@ -178,7 +153,7 @@ def _capture(model_runner: Any, verify_graphs: Any, sizes: list[int], keeps_hidd
         start_seconds=round(time.perf_counter() - started, 2),
         memory_gb=round(_reserved_memory(model_runner) - reserved, 3),
     )
-    return PlainGraphs(model_runner, plain_graphs, backend, facts)
+    return PlainGraphs(plain_graphs, backend, facts)
 
 
 @contextmanager
@@ -241,7 +216,7 @@ def _arguments(server_args: Any, values: dict[str, Any], published: Any) -> Iter
         yield
 
 
-def _graph_slot(model_runner: Any) -> str:
+def graph_slot(model_runner: Any) -> str:
     """The attribute that holds the target's decode graph runner (renamed in 0.5.14)."""
     return "decode_cuda_graph_runner" if hasattr(model_runner, "decode_cuda_graph_runner") else "graph_runner"
 

@@ -10,25 +10,23 @@ verification itself: ``update_running_batch`` passes ``v1_spec_info_filtered=Tru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
 from specswitch.config import SwitchConfig
-from specswitch.engine.base import TurnListener
+from specswitch.engine.base import PlainEntry, TurnListener
 from specswitch.engine.event_loops import EventLoops
 from specswitch.engine.hooks import swapped
 from specswitch.engine.line_0_5_12 import Line0512Engine, last_tokens, tokens_counted_with_overlap
-from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.plain_graphs import PlainForward, plain_forward
 from specswitch.engine.supported_0_5_12 import unsupported
 
 __all__ = ["V1Engine", "create", "unsupported"]
-
-_DECODE = ForwardMode.DECODE
 
 
 class V1Engine(Line0512Engine):
@@ -45,7 +43,7 @@ class V1Engine(Line0512Engine):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: AbstractContextManager[None],
+        plain_forward: PlainForward,
         config: SwitchConfig,
     ) -> None:
         super().__init__(scheduler, release, plain_forward, config)
@@ -55,6 +53,11 @@ class V1Engine(Line0512Engine):
         super().attach(listener)
         if self._loops is not None:
             self._loops.attach(self._hooks)
+
+    def enter_plain(self) -> PlainEntry:
+        entry = super().enter_plain()
+        self._awaits_other_loop = self._loops is not None
+        return entry
 
     def _before_plain_turn(self) -> None:
         scheduler, loops = self._scheduler, self._loops
@@ -66,11 +69,13 @@ class V1Engine(Line0512Engine):
                 if not batch.is_empty():
                     batch.output_ids = last_tokens(batch)  # no futures are resolved in the normal loop
                     drop_overlap_penalties(batch.sampling_info)
+                self._awaits_other_loop = True
                 loops.leave_overlap()
         elif self._return_asked:
             super()._before_plain_turn()
         elif scheduler.last_batch is None or not scheduler.last_batch.forward_mode.is_extend():
             self._settled = frozenset(req.rid for req in scheduler.running_batch.reqs)
+            self._awaits_other_loop = False
             loops.enter_overlap()
 
     def _turn_towards_return(self, batch: ScheduleBatch) -> Literal["plain", "hold", "return"]:
@@ -90,13 +95,13 @@ class V1Engine(Line0512Engine):
         if self._is_overlapped():
             batch.enable_overlap = False  # as an overlapped batch of this algorithm it would count as spec v2
 
-    def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
-        if batch.forward_mode is _DECODE or not (self._is_overlapped() and batch.forward_mode.is_extend()):
-            return super()._around_run(original, batch, *args)
+    def _run_extend(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
+        if not self._is_overlapped():
+            return original(batch, *args)
         scheduler = self._scheduler
         scheduler.schedule_stream.wait_stream(scheduler.forward_stream)
         with swapped(scheduler, enable_overlap=False), swapped(scheduler.tp_worker, enable_overlap=False):
-            return super()._around_run(original, batch, *args)
+            return original(batch, *args)
 
     def _joins_plain(self, batch: ScheduleBatch) -> None:
         batch.enable_overlap = self._is_overlapped()

@@ -41,9 +41,11 @@ from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import is_worth, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.penalties import rebuild_penalties
-from specswitch.engine.plain_graphs import plain_forward
+from specswitch.engine.plain_graphs import PlainForward, plain_forward
+from specswitch.engine.plain_launch import PlainLaunch
 from specswitch.engine.prefix_slots import PrefixSlots
 from specswitch.engine.readings import StepReadings
+from specswitch.engine.return_room import ReturnRoom
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
 from specswitch.signals import LoadSample, LocalReadings, Mode
@@ -66,14 +68,14 @@ class V2Engine(CatchUpBeside):
         self,
         scheduler: Any,
         release: str,
-        plain_forward: AbstractContextManager[None],
+        plain_forward: PlainForward,
         config: SwitchConfig,
     ) -> None:
         """
         Args:
             scheduler: SGLang's ``Scheduler``, fully constructed.
             release: SGLang's version.
-            plain_forward: in here, time after time, the target's model runner decodes one token per request.
+            plain_forward: how the target decodes one token per request.
             config: what the operator decided.
 
         Raises:
@@ -101,8 +103,9 @@ class V2Engine(CatchUpBeside):
         self._algorithm = scheduler.spec_algorithm
         self._none, self._decode = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
         self._has_draft_kv = not self._algorithm.is_ngram()
-        self._plain_forward = plain_forward
+        self._plain_launch = PlainLaunch(scheduler, plain_forward, scheduler.future_map)
         self._census = Census(scheduler, config.plain_for)
+        self._return_room = ReturnRoom(scheduler)
         self._accept = AcceptMeter()
         self._readings = StepReadings() if config.policy == "goodput" else None
         self._hooks = InstanceHooks()
@@ -132,8 +135,6 @@ class V2Engine(CatchUpBeside):
         self._penalties_due = False
         """Whether the penalty state still lacks what was put out while speculating."""
         self._last_launch_plain = False
-        self._relays_tokens = False
-        """Whether what SGLang relays to the next step are token ids and nothing else."""
 
     # Engine
 
@@ -182,10 +183,8 @@ class V2Engine(CatchUpBeside):
 
     @property
     def context_tokens(self) -> int:
-        """As the running batch counts them: under overlap one step late."""
-        batch = self._scheduler.running_batch
-        lengths = batch.seq_lens_cpu
-        return 0 if lengths is None or batch.is_empty() else int(lengths.sum())
+        """As results have been processed: under overlap one step late."""
+        return self._census.context_tokens
 
     @property
     def missed_tokens(self) -> int:
@@ -216,6 +215,7 @@ class V2Engine(CatchUpBeside):
 
     def request_return(self, draft_kv: DraftKV) -> None:
         self._return_asked = draft_kv
+        self._return_room.asked()
 
     def cancel_return(self) -> bool:
         if self._plain:
@@ -273,7 +273,8 @@ class V2Engine(CatchUpBeside):
         if self._last_launch_plain:
             if not self._scheduler.enable_overlap:
                 v2_batch.drop_accumulated_penalties(batch.sampling_info)
-            return self._plainly(original, batch, *args, **kwargs)
+            with self._plain_launch:
+                return original(batch, *args, **kwargs)
         result = original(batch, *args, **kwargs)
         if self._plain and batch.forward_mode.is_extend():
             self._insist("keeping the tokens of a prefill", self._note_prefilled, batch)
@@ -282,7 +283,8 @@ class V2Engine(CatchUpBeside):
     def _around_delayed_sample(self, original: Callable[..., Any], result: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(result, "delay_sample_func", None) is None:
             return original(result, *args, **kwargs)
-        return self._plainly(original, result, *args, **kwargs)  # only a plain batch samples late
+        with self._plain_launch:  # only a plain batch samples late
+            return original(result, *args, **kwargs)
 
     def _around_process(self, original: Callable[..., Any], batch: Any, result: Any) -> None:
         original(batch, result)
@@ -306,7 +308,7 @@ class V2Engine(CatchUpBeside):
             scheduler.model_worker = worker
 
     def _around_stash(self, original: Callable[..., None], rows: Any, payload: Any) -> None:
-        if not self._relays_tokens:
+        if not self._plain_launch.active:
             return original(rows, payload)
         return v2_compat.stash_tokens(self._scheduler.future_map, rows, payload)
 
@@ -355,7 +357,8 @@ class V2Engine(CatchUpBeside):
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             self._accept.add(tokens, size)
         if self._readings is not None:
-            self._readings.decoded(mode, size, self._scheduler.running_batch.seq_lens_sum or 0, tokens)
+            self._readings.decoded(mode, size, self._census.context_tokens, tokens)
+        self._census.context_tokens += tokens
         self._listener.on_decode_step(mode)
 
     def _interrupted(self) -> None:
@@ -401,22 +404,6 @@ class V2Engine(CatchUpBeside):
         One that joins a running batch does not need this: ``merge_batch`` goes by the form of the running one.
         """
         v2_batch.drop_speculation(batch)
-
-    def _plainly(self, launch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Let the scheduler launch a decode batch as a server without speculation does."""
-        # spelt out, as every plain step comes here: a loop over names takes several times as long
-        scheduler = self._scheduler
-        target, relay = scheduler.tp_worker, scheduler.future_map
-        worker, enable_spec = scheduler.model_worker, target.enable_spec
-        scheduler.spec_algorithm, scheduler.model_worker, target.enable_spec = self._none, target, False
-        relay.spec_algo, self._relays_tokens = self._none, True
-        try:
-            with self._plain_forward:
-                return launch(*args, **kwargs)
-        finally:
-            scheduler.spec_algorithm, scheduler.model_worker = self._algorithm, worker
-            relay.spec_algo, self._relays_tokens = self._algorithm, False
-            target.enable_spec = enable_spec
 
     def _note_prefilled(self, batch: Any) -> None:
         """Keep what plain decode needs of a speculative prefill, each request's token, and note where the draft's
@@ -482,10 +469,7 @@ class V2Engine(CatchUpBeside):
             if not self._fits_its_rows(batch):
                 return False
             needed = batch.new_tokens_required_next_decode()
-        needed += len(batch.reqs) * scheduler.page_size
-        # who waits may be let in before the first verify step, and takes its prompt's slots
-        needed += sum(len(req.origin_input_ids) + len(req.output_ids) for req in scheduler.waiting_queue)
-        return bool(self._free_slots() >= needed)
+        return self._return_room.suffices(needed + len(batch.reqs) * scheduler.page_size)
 
     def _fits_its_rows(self, batch: Any) -> bool:
         """Whether each request's row of slots can hold what its next decode step in this form allocates.
@@ -640,10 +624,6 @@ class V2Engine(CatchUpBeside):
             if scheduler.enable_overlap:
                 scheduler.forward_stream.wait_stream(scheduler.schedule_stream)
             yield
-
-    def _free_slots(self) -> int:
-        scheduler = self._scheduler
-        return int(scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size())
 
 
 def _settled_len(req: Any) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -236,8 +237,13 @@ def nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-def as_it_is(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
+def launches_speculatively(server: InProcessScheduler, hooks: InstanceHooks) -> None:
+    """A plain batch finds the scheduler as it is for a speculative one."""
+    hooks.replace(server.scheduler.specswitch.engine, "_plain_launch", NotPlain())
+
+
+class NotPlain(nullcontext[None]):
+    active = False
 
 
 # What must notice
@@ -295,7 +301,7 @@ MUTATIONS = [
     *(Mutation("note where the draft stops", mode, function("open_gap", nothing), DRAFT) for mode in (V1_TREE, V2)),
     # PLAIN
     *(
-        Mutation("swap the worker", mode, method("_plainly", as_it_is), ANYTHING)
+        Mutation("swap the worker", mode, launches_speculatively, ANYTHING)
         for mode in (V1_TREE, V2, "standalone-v1", "ngram")
     ),
     *(

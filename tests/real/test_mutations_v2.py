@@ -19,8 +19,8 @@ from test_mutations import (
     LeaveOut,
     Mutation,
     Play,
-    as_it_is,
     entering_plain_keeps,
+    launches_speculatively,
     method,
     nothing,
     plain,
@@ -122,7 +122,7 @@ MUTATIONS = [
     Mutation("drop spec_info", CHAIN, entering_plain_keeps("spec_info"), ANYTHING),
     Mutation("note where the draft stops", TREE, in_module("v2", "open_gap", nothing), DRAFT),
     # PLAIN
-    *(Mutation("swap the worker", mode, method("_plainly", as_it_is), ANYTHING) for mode in (CHAIN, TREE, LM, NGRAM)),
+    *(Mutation("swap the worker", mode, launches_speculatively, ANYTHING) for mode in (CHAIN, TREE, LM, NGRAM)),
     *(
         Mutation(
             "bring prefilled batches into plain form",

@@ -11,6 +11,7 @@ from switching import Outcome, Scenario, assert_same_answers, every, open_plain,
 
 from specswitch.cpu_engine.inprocess import InProcessScheduler
 from specswitch.engine import graph_sizes, plain_graphs
+from specswitch.engine.plain_launch import PlainLaunch
 
 pytestmark = pytest.mark.real
 
@@ -88,11 +89,12 @@ def test_everything_is_as_before_outside_a_plain_forward() -> None:
         assert server.scheduler.draft_worker.speculative_num_draft_tokens == 4
         assert runner.model.capture_aux_hidden_states
         assert runner.model.model.layers_to_capture
-        with graphs:
+        plain = PlainLaunch(server.scheduler, graphs.forward)
+        with plain:
             assert getattr(runner, slot) is not before[0]
             assert runner.attn_backend is not before[1]
             assert runner.spec_algorithm.is_none()
-        with pytest.raises(KeyError), graphs:
+        with pytest.raises(KeyError), plain:
             raise KeyError
         assert (getattr(runner, slot), runner.attn_backend, runner.spec_algorithm) == before
 

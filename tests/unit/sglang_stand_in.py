@@ -151,7 +151,8 @@ class Scheduler:
         self.enable_overlap, self.page_size, self.device = overlap, page_size, "cpu"
         self.spec_algorithm = Algorithm.EAGLE
         self.draft_worker = MagicMock(topk=1, speculative_num_steps=3)
-        self.tp_worker = SimpleNamespace(enable_spec=True, model_runner=SimpleNamespace(decode_cuda_graph_runner="v"))
+        runner = SimpleNamespace(decode_cuda_graph_runner="v", attn_backend="w", spec_algorithm=Algorithm.EAGLE)
+        self.tp_worker = SimpleNamespace(enable_spec=True, model_runner=runner)
         self.model_worker = self.draft_worker
         self.server_args = SimpleNamespace(tp_size=1, speculative_num_draft_tokens=4)
         self.model_config = SimpleNamespace(is_encoder_decoder=False, is_multimodal=False, vocab_size=100)
@@ -189,7 +190,7 @@ class Scheduler:
             "worker": self.model_worker,
             "algorithm": (self.spec_algorithm, self.future_map.spec_algo),
             "enable_spec": self.tp_worker.enable_spec,
-            "graphs": runner.decode_cuda_graph_runner,
+            "graphs": (runner.decode_cuda_graph_runner, runner.attn_backend, runner.spec_algorithm),
         }
         return "result"
 
@@ -267,7 +268,16 @@ def modules() -> dict[str, ModuleType]:
     return made
 
 
-ENGINE_MODULES = ("draft_kv", "draft_alone", "v2", "v2_batch", "v2_compat", "plain_graphs", "supported_v2")
+ENGINE_MODULES = (
+    "draft_kv",
+    "draft_alone",
+    "v2",
+    "v2_batch",
+    "v2_compat",
+    "plain_graphs",
+    "plain_launch",
+    "supported_v2",
+)
 
 
 def forget_engine() -> None:

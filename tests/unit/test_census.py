@@ -16,6 +16,7 @@ class Request:
     """``Req``: whether it has finished, and what its sampling uses."""
 
     def __init__(self, **params: Any) -> None:
+        self.origin_input_ids, self.output_ids = [1, 2, 3], [4]
         self.is_finished = self.return_logprob = self.return_hidden_states = False
         self.grammar = None
         plain = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}

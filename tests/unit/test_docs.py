@@ -19,7 +19,7 @@ from specswitch.engine.plain_graphs import PlainGraphFacts
 from specswitch.errors import ConfigError
 from specswitch.machine import Transition, diagram
 from specswitch.observe.status import Status
-from specswitch.records import TransitionRecord
+from specswitch.records import StepCounts, TransitionRecord
 from specswitch.signals import LoadSample, Mode
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens
         ("`specswitch.admission`", {field.name for field in fields(AdmissionFacts)}),
         ("`specswitch.plain_graphs`", {field.name for field in fields(PlainGraphFacts)}),
         ("`specswitch.transition`", set(RECORD.as_dict())),
-        ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict(IDLE))),
+        ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict(IDLE, StepCounts(0, 0, 0)))),
     ],
 )
 def test_log_explains_exactly_the_fields_there_are(heading: str, shown: set[str]) -> None:

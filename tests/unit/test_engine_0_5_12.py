@@ -192,7 +192,7 @@ def make(mocker: MockerFixture) -> Make:
         listener = mocker.MagicMock()
         listener.status.return_value = {"mode": "PLAIN"}
         scheduler.tp_worker.model_runner.graph_runner = "verify graphs"
-        forward = plain_graphs.EagerForward(scheduler.tp_worker.model_runner)
+        forward = plain_graphs.plain_forward(scheduler)
         config = SwitchConfig(**{"plain_overlap": "off", "max_pause_ms": 1000, **settings})
         engine_class = v1.V1Engine if path == "v1" else v2_0_5_12.V2Engine0512
         engine = engine_class(scheduler, "0.5.12.post1", forward, config)

@@ -46,9 +46,9 @@ def requests(*lengths: tuple[int, int], reserve: int = 0) -> list[Request]:
 
 
 def attach(scheduler: Scheduler, listener: Any, *, max_pause_ms: int = 1000) -> Any:
-    v2, plain_graphs = (importlib.import_module(f"specswitch.engine.{name}") for name in ("v2", "plain_graphs"))
+    v2 = importlib.import_module("specswitch.engine.v2")
     scheduler.metrics_reporter.scheduler = scheduler
-    forward = plain_graphs.EagerForward(scheduler.tp_worker.model_runner)
+    forward = v2.PlainForward("plain graphs", "plain backend")
     engine = v2.V2Engine(scheduler, "0.5.23", forward, SwitchConfig(max_pause_ms=max_pause_ms))
     engine.attach(listener)
     return engine
@@ -220,7 +220,7 @@ def test_a_plain_batch_goes_the_way_of_a_server_without_speculation(listener: Ma
     assert scheduler.seen["worker"] is scheduler.tp_worker
     assert scheduler.seen["algorithm"] == (Algorithm.NONE, Algorithm.NONE)
     assert scheduler.seen["enable_spec"] is False
-    assert scheduler.seen["graphs"] is None
+    assert scheduler.seen["graphs"] == ("plain graphs", "plain backend", Algorithm.NONE)
 
 
 @pytest.mark.parametrize("overlap", [True, False])

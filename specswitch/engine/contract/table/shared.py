@@ -15,6 +15,7 @@ from specswitch.engine.contract.table.owners import (
     FORWARD_BATCH,
     FORWARD_MODE,
     FREQUENCY_PENALTY,
+    FUTURE_MAP,
     GRAPH_CONFIG,
     GRAPH_PHASE,
     GRAPH_RUNNER,
@@ -173,6 +174,19 @@ PLAIN_GRAPHS = Need(
     ),
 )
 
+PLAIN_LAUNCH = Need(
+    "specswitch.engine.plain_launch",
+    (
+        *SCHEDULER.attributes(_READ, whys.TO_TARGET, "tp_worker"),
+        *SCHEDULER.attributes(_BOTH, whys.TO_TARGET, "model_worker", "spec_algorithm"),
+        *TARGET_WORKER.attributes(_BOTH, whys.GRAMMAR, "enable_spec"),
+        *FUTURE_MAP.attributes(_WRITE, whys.RELAY, "spec_algo"),
+        *TARGET_WORKER.attributes(_READ, whys.PLAIN_GRAPHS, "model_runner"),
+        *MODEL_RUNNER.attributes(_BOTH, whys.PLAIN_GRAPHS, "attn_backend", "spec_algorithm"),
+        *ALGORITHM.members(whys.TO_TARGET, "NONE"),
+    ),
+)
+
 DRAFT_ALONE = Need(
     "specswitch.engine.draft_alone",
     (
@@ -214,7 +228,18 @@ CENSUS = Need(
         *BATCH.attributes(_READ, _CENSUS, "reqs", "forward_mode"),
         FORWARD_MODE.method("is_extend", _CALL, _CENSUS),
         REQ.method("finished", _CALL, _CENSUS),
+        *REQ.attributes(_READ, _CENSUS, "origin_input_ids", "output_ids"),
         ROWS.method("free", _HOOK, "know when a request has finished"),
+    ),
+)
+
+RETURN_ROOM = Need(
+    "specswitch.engine.return_room",
+    (
+        *SCHEDULER.attributes(_READ, whys.COUNT_FREE, "token_to_kv_pool_allocator", "tree_cache", "waiting_queue"),
+        SLOT_ALLOCATOR.method("available_size", _CALL, whys.COUNT_FREE),
+        PREFIX_CACHE.method("evictable_size", _CALL, whys.COUNT_FREE),
+        *REQ.attributes(_READ, whys.COUNT_FREE, "origin_input_ids", "output_ids"),
     ),
 )
 
@@ -344,9 +369,11 @@ SHARED = (
     ADMISSION,
     GRAPH_SIZES,
     PLAIN_GRAPHS,
+    PLAIN_LAUNCH,
     DRAFT_ALONE,
     KV,
     CENSUS,
+    RETURN_ROOM,
     PREFIX_SLOTS,
     FEATURES,
     PENALTIES,
