@@ -90,22 +90,22 @@ def _texts(site: Site, plan: Accuracy) -> list[list[int]]:
 
 def _agreement(reference: list[Row], own: list[Row]) -> Row:
     """How many answers are the same, and for the others the reference's top-2 logprob gap where they part."""
-    gaps, second_choice, same = [], 0, 0
+    gaps, best_two, same = [], 0, 0
     for expected, got in zip(reference, own, strict=True):
         pairs = zip(expected["output_ids"], got["output_ids"], strict=False)
         at = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
         if at is None:
             same += 1
             continue
-        (best, _), (second, second_token) = expected["top"][at]
+        (best, best_token), (second, second_token) = expected["top"][at]
         gaps.append(round(best - second, 5))
-        second_choice += second_token == got["output_ids"][at]
+        best_two += got["output_ids"][at] in (best_token, second_token)
     every_gap = sorted(top[0][0] - top[1][0] for answer in reference for top in answer["top"])
     return {
         "role": "compared",
         "same": same,
         "parted": len(gaps),
-        "parted_at_second_choice": second_choice,
+        "parted_within_best_two": best_two,
         "parted_gaps": sorted(gaps),
         "median_gap_of_all_tokens": round(statistics.median(every_gap), 5) if every_gap else None,
     }

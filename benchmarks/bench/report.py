@@ -46,6 +46,8 @@ def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
         ("99th percentile of the time between tokens, ms", "token_gap_ms_p99"),
     ):
         cells = speeds(rows, key)
+        if not cells:
+            continue
         levels = sorted({level for _, level in cells})
         names = list(dict.fromkeys(name for name, _ in cells))
         lines = [f"{title}\n", "| server | " + " | ".join(map(str, levels)) + " |", "|---" * (len(levels) + 1) + "|"]
