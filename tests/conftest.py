@@ -8,7 +8,6 @@ from hypothesis import settings
 
 from specswitch.cpu_engine import environment
 
-
 # a slow machine is no failure
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
