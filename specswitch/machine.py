@@ -15,6 +15,8 @@ from transitions import EventData, Machine, MachineError, State
 from specswitch.signals import Mode
 
 _logger = logging.getLogger(__name__)
+# the library tells of each callback at INFO, the level of SGLang's own log; our own log says it once
+logging.getLogger("transitions").setLevel(logging.WARNING)
 
 
 class Transition(Enum):

@@ -19,8 +19,8 @@ from specswitch.errors import CalibrationError
 
 _LARGEST = 512
 """Decode batch sizes beyond which nothing is measured where no CUDA graph is."""
-_PROMPT, _LONG_PROMPT = 64, 1024
-"""Tokens per request; the long one, at the largest batch alone, tells what context costs."""
+_PROMPT, _LONG_PROMPT, _LONG_ENOUGH = 64, 1024, 512
+"""Tokens per request; the long one, at the largest batch that has room for it, tells what context costs."""
 _OUTPUT, _LEAST_OUTPUT = 768, 320
 """Tokens per request: what a batch may put out in both modes before its requests end."""
 _SHARE_OF_SLOTS = 0.9
@@ -97,11 +97,7 @@ def measure(
     began = clock()
     sizes = sizes_for(room, graph_sizes)
     batches = [(size, _PROMPT) for size in sizes]
-    long = min(
-        _LONG_PROMPT, int(_SHARE_OF_SLOTS * room.slots) // sizes[-1] - _LEAST_OUTPUT, room.tokens - _LEAST_OUTPUT
-    )
-    if long >= 4 * _PROMPT:
-        batches.append((sizes[-1], long))
+    batches += long_batch(room, sizes)
     for size, prompt_tokens in batches:
         if measured.windows and clock() - began > _BUDGET_SECONDS:
             say(f"out of time before {size} requests")
@@ -128,6 +124,19 @@ def sizes_for(room: Room, graph_sizes: Sequence[int]) -> list[int]:
         return [size for size in (2**power for power in range(10)) if size <= min(most, _LARGEST)] or [1]
     chosen = {next(size for size in captured if size >= wanted) for wanted in _powers(captured[-1])}
     return sorted(chosen | {captured[-1]})
+
+
+def long_batch(room: Room, sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """The largest batch size with room for prompts long enough to tell what context costs, and their length in tokens.
+
+    Empty where none of ``sizes`` has it.
+    """
+    for size in reversed(sizes):
+        share = int(_SHARE_OF_SLOTS * room.slots) // size
+        prompt_tokens = min(_LONG_PROMPT, share - _LEAST_OUTPUT, room.tokens - _LEAST_OUTPUT)
+        if prompt_tokens >= _LONG_ENOUGH:
+            return [(size, prompt_tokens)]
+    return []
 
 
 def _powers(upto: int) -> list[int]:

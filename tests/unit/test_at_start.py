@@ -12,7 +12,7 @@ from pytest_mock import MockerFixture
 
 from specswitch import profile as profiles
 from specswitch.calibrate import at_start, cache
-from specswitch.calibrate.at_start import Room, calibrate, is_due, measure, sizes_for
+from specswitch.calibrate.at_start import Room, calibrate, is_due, long_batch, measure, sizes_for
 from specswitch.calibrate.measurements import Measurements, profile_of
 from specswitch.config import SwitchConfig
 from specswitch.errors import CalibrationError, ProfileError
@@ -55,6 +55,14 @@ def test_both_modes_at_every_size_within_seconds() -> None:
     assert client.now < 15.0
     assert client.pins[-1] == "configured"
     assert profile_of(found).plain.seconds_per_context_token > 0.0
+
+
+def test_context_is_measured_at_the_largest_size_that_has_room_for_it() -> None:
+    sizes = [1, 64, 128, 256]
+    assert long_batch(AMPLE, sizes) == [(256, 1024)]
+    assert long_batch(AMPLE._replace(slots=130_000), sizes) == [(128, 594)]
+    assert long_batch(AMPLE._replace(slots=130_000, tokens=1024), sizes) == [(128, 594)]
+    assert long_batch(AMPLE._replace(slots=600), sizes) == []
 
 
 def test_what_the_server_cannot_run_is_left_out() -> None:

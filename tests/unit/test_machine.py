@@ -143,3 +143,11 @@ def test_diagram_shows_every_transition_once() -> None:
     assert len(lines) == 2 + len(Transition)
     # A second colon or a semicolon would end the label in Mermaid.
     assert all(line.count(":") == 1 and ";" not in line for line in lines[2:])
+
+
+def test_the_library_below_adds_nothing_to_a_log_at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    machine = SwitchMachine()
+    machine.begin_drain("test")
+    machine.enter_plain("test")
+    assert caplog.records == []
