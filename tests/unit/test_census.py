@@ -112,3 +112,18 @@ def test_features_follow_who_runs(scheduler: Any) -> None:
     scheduler.req_to_token_pool.free(running.reqs[0])
     census.take()
     assert census.features == frozenset()
+
+
+def test_context_is_counted_with_the_requests_and_grows_by_what_steps_put_out(scheduler: Any) -> None:
+    census, reqs = census_of(scheduler), scheduler.running_batch.reqs
+    reqs.walks = 2
+    census.take()
+    assert census.context_tokens == 12
+    census.context_tokens += 7
+    census.take()
+    assert census.context_tokens == 19
+    reqs[0].output_ids = [5] * 8
+    reqs[1].is_finished = True
+    scheduler.req_to_token_pool.free(reqs[1])
+    census.take()
+    assert census.context_tokens == 15
