@@ -475,7 +475,8 @@ class Line0512Engine(CatchUpBeside):
                 except Exception as error:
                     self._give_up_return(error)
                     return original(batch)
-                self._note_caught_up(batch.reqs, False, 0)
+                with self._contained("keeping track of draft KV"):
+                    self._note_caught_up(batch.reqs, False, 0)
             batch.spec_algorithm, batch.spec_info = self._algorithm, spec_info
         self._finish_return(SpeculativeEntry(len(batch.reqs), 0))
         return original(batch)
