@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.base import Engine, PlainEntry, SpeculativeEntry
+from specswitch.engine.reentry import ReentryRecord
 from specswitch.machine import SwitchMachine, Transition
 from specswitch.policy import Policy, Steering, Wish, boundaries_of
 from specswitch.records import StepCounts, TransitionRecord
@@ -24,6 +25,8 @@ class Observer(Protocol):
     """Hears what happened; decides nothing."""
 
     def transition(self, record: TransitionRecord) -> None: ...
+
+    def reentry(self, record: ReentryRecord) -> None: ...
 
     def recommendation(self, wish: Wish, sample: LoadSample) -> None: ...
 
@@ -113,6 +116,10 @@ class Switch:
             self._take(self.machine.return_to_speculative, Transition.RETURN, reason, entry)
         except Exception as error:
             self.on_fault("reporting a return", error)
+
+    def on_reentry(self, record: ReentryRecord) -> None:
+        with suppress(Exception):
+            self._observer.reentry(record)
 
     def on_fault(self, doing: str, error: BaseException) -> None:
         if self.faulted:

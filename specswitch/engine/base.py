@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from specswitch.engine.reentry import ReentryRecord
 from specswitch.signals import LoadSample, Mode
 
 DraftKV = Literal["catch-up", "cold"]
@@ -69,6 +70,9 @@ class TurnListener(Protocol):
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
         """The running batch is in speculative form again; the return asked for is complete."""
+
+    def on_reentry(self, record: ReentryRecord) -> None:
+        """The first verify steps after a return are over, by their number or because PLAIN is entered again."""
 
     def on_fault(self, doing: str, error: BaseException) -> None:
         """The engine caught a fault of its own; the scheduler goes on in the form it is in."""

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from specswitch.engine.draft_alone import DraftAlone, Range, within
 from specswitch.engine.draft_gap import set_gap
-from specswitch.engine.draft_kv import missing_tokens, ranges_beside
+from specswitch.engine.draft_kv import is_worth, missing_tokens, ranges_beside
 from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.pause import PauseBudget
+from specswitch.engine.reentry import Reentry
 
 
 class CatchUpBeside(abc.ABC):
@@ -35,6 +36,7 @@ class CatchUpBeside(abc.ABC):
         self._alone = alone
         self._measures_forwards = measures
         self.draft_stats = DraftStats()
+        self._reentry = Reentry()
 
     @abc.abstractmethod
     def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:
@@ -58,6 +60,7 @@ class CatchUpBeside(abc.ABC):
             milliseconds = self._write_alone(ranges)
             if self._measures_forwards:
                 self._alone.pause.took(_tokens(ranges), milliseconds)
+            self._reentry.covered(_tokens(ranges))
             for req, _, end in ranges:
                 set_gap(req, end)
         return is_more
@@ -71,9 +74,32 @@ class CatchUpBeside(abc.ABC):
         self.draft_stats.pause(_tokens(ranges), milliseconds)
         if self._measures_forwards:
             self._pause.took(_tokens(ranges), milliseconds)
+        self._reentry.covered(_tokens(ranges) - len(ranges))
         for req, _, end in ranges:
             # the last position was written with the token that the target sampled, not with the one that followed
             set_gap(req, end - 1)
+
+    def _note_caught_up(self, reqs: Sequence[Any], catch_up: bool, tokens: int) -> None:
+        """The last forward of a return covers ``tokens`` missing tokens; nothing is caught up by a cold one."""
+        skipped = not_worth_it = 0
+        for req in reqs:
+            if catch_up and is_worth(req):
+                set_gap(req, None)
+            else:
+                skipped += missing_tokens(req)
+                not_worth_it += catch_up
+        stats = self.draft_stats
+        stats.tokens_caught_up += tokens
+        stats.tokens_skipped += skipped
+        stats.requests_not_worth_it += not_worth_it
+        stats.tokens_missed += self._reentry.caught_up(tokens, skipped, not_worth_it)
+
+    @contextmanager
+    def _timed_return(self) -> Iterator[None]:
+        """In here the last forward of a return is launched."""
+        began = time.perf_counter()
+        yield
+        self.draft_stats.seconds_catching_up += time.perf_counter() - began
 
     def _fill_alone(
         self, reqs: Sequence[Any], gaps: Sequence[int | None], prefix_lens: Sequence[int]
@@ -101,7 +127,7 @@ class CatchUpBeside(abc.ABC):
 
     def _draft_kv_status(self) -> dict[str, Any]:
         """JSON-able state for ``/server_info``."""
-        status = self.draft_stats.as_dict()
+        status = {**self.draft_stats.as_dict(), "reentry": self._reentry.as_dict()}
         if self._alone is not None and self._alone.kept is not None:
             status["kept_hidden_states"] = self._alone.kept.as_dict()
         return status

@@ -28,6 +28,7 @@ from specswitch.engine.draft_kv import is_worth
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.kept_hidden import KeptHidden
 from specswitch.engine.pause import PauseBudget
+from specswitch.errors import ConfigError
 
 _FEW = 4
 """Tokens of a request that are left to the target's own forward: it covers the pending one anyway."""
@@ -46,7 +47,7 @@ class DraftAlone:
     """Answers for the target while the draft alone is to run, and keeps the hidden states that this takes."""
 
     def __init__(self, scheduler: Any, config: SwitchConfig, most_tokens: int) -> None:
-        """``most_tokens``: what one forward may hold."""
+        """``most_tokens``: what one forward may hold; raises as :func:`of` does."""
         allocator = scheduler.token_to_kv_pool_allocator
         self._req_to_token: torch.Tensor = scheduler.req_to_token_pool.req_to_token
         self._target = scheduler.tp_worker
@@ -66,7 +67,7 @@ class DraftAlone:
             self.pause = PauseBudget(config.max_pause_ms, most_tokens)
         else:
             slots = allocator.size + scheduler.page_size
-            self.kept = KeptHidden(config.draft_kv_budget * _MIB, slots, allocator.device)
+            self.kept = _ring(config.draft_kv_budget, slots, allocator.device)
             self.pause = PauseBudget(config.max_pause_ms, most_tokens, _FLOOR_MS, _MS_PER_TOKEN)
 
     def attach(self, hooks: InstanceHooks, report: Callable[[str, BaseException], None]) -> None:
@@ -179,16 +180,29 @@ class DraftAlone:
             output.hidden_states = None  # nobody asked for them
         else:
             kept.forget(slots)
-            if hidden is not None:
-                kept.make_room(hidden)
 
 
 def of(scheduler: Any, config: SwitchConfig, most_tokens: int) -> DraftAlone | None:
-    """None where the draft needs the target's hidden states and none are to be kept, or there is no draft model."""
+    """None where the draft needs the target's hidden states and none are to be kept, or there is no draft model.
+
+    Raises:
+        ConfigError: the device has no room for the hidden states.
+    """
     algorithm = scheduler.spec_algorithm
     if algorithm.is_standalone() or (config.draft_kv_budget and not algorithm.is_ngram()):
         return DraftAlone(scheduler, config, most_tokens)
     return None
+
+
+def _ring(mib: int, slots: int, device: Any) -> KeptHidden:
+    try:
+        return KeptHidden(mib * _MIB, slots, device)
+    except torch.OutOfMemoryError:
+        free, _ = torch.get_device_module(device).mem_get_info(device)
+        raise ConfigError(
+            f"--specswitch-draft-kv-budget asks for {mib} MiB for hidden states, but beside the model, the KV pool and"
+            f" the CUDA graphs the device has only {free // _MIB} MiB free: lower it, or lower --mem-fraction-static."
+        ) from None
 
 
 def within(ranges: Sequence[Range], room: int) -> list[Range]:

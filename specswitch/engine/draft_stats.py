@@ -8,6 +8,8 @@ from typing import Any
 
 @dataclass
 class DraftStats:
+    tokens_missed: int = 0
+    """Tokens without draft KV that returns came upon: written since then, in either way, or skipped."""
     tokens_caught_up: int = 0
     """Tokens that the last forward of a return covered."""
     tokens_caught_up_aside: int = 0
@@ -16,6 +18,10 @@ class DraftStats:
     """Tokens whose draft KV the draft wrote without the target running again, reused prefixes included."""
     tokens_skipped: int = 0
     """Tokens left without draft KV: cold returns, and requests that were not worth it."""
+    requests_not_worth_it: int = 0
+    """Requests that returns left as they were, because they had few tokens left to generate."""
+    seconds_catching_up: float = 0.0
+    """Seconds of the scheduler thread in the forwards of returns and in those between plain steps."""
     prefix_tokens_filled: int = 0
     """Tokens of reused prefixes whose draft KV was written by the prefill that reused them, or just before it."""
     prefix_tokens_skipped: int = 0
@@ -37,6 +43,8 @@ class DraftStats:
     def _count_aside(self, milliseconds: float) -> None:
         self.asides += 1
         self.longest_aside_ms = max(self.longest_aside_ms, milliseconds)
+        self.seconds_catching_up += milliseconds / 1e3
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "longest_aside_ms": round(self.longest_aside_ms, 3)}
+        rounded = {name: round(getattr(self, name), 3) for name in ("seconds_catching_up", "longest_aside_ms")}
+        return {**asdict(self), **rounded}

@@ -25,13 +25,18 @@ class KeptHidden:
         Args:
             budget: bytes that the hidden states may take; what tells them apart, 8 bytes a slot, comes on top.
             slots: the highest slot number plus one.
+
+        Raises:
+            torch.OutOfMemoryError: the device has less free.
         """
-        self._budget = budget
+        with torch.inference_mode(False):  # also written to where no inference mode is on
+            self._memory = torch.empty(budget, dtype=torch.uint8, device=device)
+            """uint8 ``[budget]``: taken at once, before anybody knows how wide a hidden state is."""
         self._nowhere = slots
         self._row_of_slot = torch.full((slots + 1,), -1, dtype=torch.int64, device=device)
         """int64 ``[slots + 1]``: the row that holds a slot's hidden state, -1 if none does; the last is no slot."""
         self._states: torch.Tensor | None = None
-        """``[rows, hidden size]`` in the target's dtype; made when the first hidden state is seen."""
+        """``[rows, hidden size]`` in the target's dtype: the memory, once the first hidden state is seen."""
         self._slot_of_row: torch.Tensor
         """int64 ``[rows]``: the slot that a row was last written for."""
         self._numbers: torch.Tensor
@@ -50,16 +55,16 @@ class KeptHidden:
         """Hidden states that newer ones took the place of."""
         return max(0, self.written - self.rows)
 
-    def make_room(self, like: torch.Tensor) -> None:
-        """Take the memory, for rows as those of ``like``, a ``[tokens, hidden size]`` tensor of the target's."""
-        if self._states is not None:
-            return
-        width = like.shape[1]
-        rows = max(1, self._budget // (width * like.element_size()))
-        with torch.inference_mode(False):  # also written to where no inference mode is on
+    def _divide(self, like: torch.Tensor) -> torch.Tensor:
+        """The memory as rows like those of ``like``, a ``[tokens, hidden size]`` tensor of the target's."""
+        row = like.shape[1] * like.element_size()
+        rows = len(self._memory) // row
+        if not rows:
+            raise ValueError(f"a hidden state takes {row} bytes, and all together may take {len(self._memory)}")
+        with torch.inference_mode(False):
             self._slot_of_row = torch.full((rows,), self._nowhere, dtype=torch.int64, device=like.device)
             self._numbers = torch.arange(rows, dtype=torch.int64, device=like.device)
-            self._states = torch.empty((rows, width), dtype=like.dtype, device=like.device)
+            return self._memory[: rows * row].view(like.dtype).view(rows, like.shape[1])
 
     def keep(self, slots: torch.Tensor, hidden: torch.Tensor) -> None:
         """Keep what the target put out for the tokens just written to ``slots``.
@@ -68,8 +73,8 @@ class KeptHidden:
             slots: ``[tokens]``, no slot twice.
             hidden: ``[tokens, hidden size]``.
         """
-        self.make_room(hidden)
-        assert self._states is not None
+        if self._states is None:
+            self._states = self._divide(hidden)
         slots = slots.long()
         if len(slots) > self.rows:
             self.forget(slots[self.rows :])
@@ -114,7 +119,7 @@ class KeptHidden:
             "rows": self.rows,
             "rows_held": min(self.written, self.rows),
             "rows_overwritten": self.overwritten,
-            "mib": 0.0 if self._states is None else round(self._states.nbytes / 2**20, 1),
+            "mib": round(self._memory.nbytes / 2**20, 1),
         }
 
     def _take_rows(self, count: int) -> torch.Tensor:

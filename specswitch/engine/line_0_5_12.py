@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -151,6 +151,7 @@ class Line0512Engine(CatchUpBeside):
 
     def attach(self, listener: TurnListener) -> None:
         self._listener = listener
+        self._reentry.report = listener.on_reentry
         scheduler, hooks = self._scheduler, self._hooks
         hooks.around(scheduler, "get_next_batch_to_run", self._around_next_batch)
         hooks.around(scheduler, "update_running_batch", self._around_update)
@@ -231,6 +232,7 @@ class Line0512Engine(CatchUpBeside):
             batch.return_hidden_states = _wants_hidden_states(reqs)
         self._settled = frozenset(req.rid for req in reqs)
         self._plain, self._draining = True, False
+        self._reentry.left()
         return PlainEntry(requests=len(reqs), slots_given_back=count)
 
     def request_return(self, draft_kv: DraftKV) -> None:
@@ -288,8 +290,10 @@ class Line0512Engine(CatchUpBeside):
 
     def _around_run(self, original: Callable[..., Any], batch: ScheduleBatch, *args: Any) -> Any:
         if batch.forward_mode is not _DECODE:
-            result = self._run_extend(original, batch, *args)
-            if self._catch_up is not None and batch is self._scheduler.running_batch:
+            returns = self._catch_up is not None and batch is self._scheduler.running_batch
+            with self._timed_return() if returns else nullcontext():
+                result = self._run_extend(original, batch, *args)
+            if returns:
                 # at once: as an extend, pause_generation and get_next_batch_to_run would merge it into itself
                 batch.forward_mode = ForwardMode.DECODE
                 result.specswitch_catch_up = self._catch_up
@@ -329,6 +333,7 @@ class Line0512Engine(CatchUpBeside):
         if batch.spec_algorithm is not NONE:
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             self._accept.add(tokens, size)
+            self._reentry.verified(tokens, size)
         if self._readings is not None:
             self._readings.decoded(mode, size, self._census.context_tokens, tokens)
         self._census.context_tokens += tokens
@@ -453,20 +458,12 @@ class Line0512Engine(CatchUpBeside):
         with self._contained("rebuilding penalties"):
             self._rebuild_penalties(batch, settled=None)
         with self._contained("keeping track of draft KV"):
-            self._note_caught_up(batch.reqs, catch_up.tokens)
+            self._note_caught_up(batch.reqs, True, catch_up.tokens)
         turn_into_catch_up(batch, catch_up)
         batch.spec_algorithm = self._algorithm
         self._catch_up = catch_up
         self._plain, self._return_asked = False, None
         return batch
-
-    def _note_caught_up(self, reqs: Iterable[Any], tokens: int) -> None:
-        self.draft_stats.tokens_caught_up += tokens
-        for req in reqs:
-            if is_worth(req):
-                set_gap(req, None)
-            else:
-                self.draft_stats.tokens_skipped += missing_tokens(req)
 
     def _return_cold(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
         self._filter_finished(batch)
@@ -478,7 +475,8 @@ class Line0512Engine(CatchUpBeside):
                 except Exception as error:
                     self._give_up_return(error)
                     return original(batch)
-                self.draft_stats.tokens_skipped += sum(map(missing_tokens, batch.reqs))
+                with self._contained("keeping track of draft KV"):
+                    self._note_caught_up(batch.reqs, False, 0)
             batch.spec_algorithm, batch.spec_info = self._algorithm, spec_info
         self._finish_return(SpeculativeEntry(len(batch.reqs), 0))
         return original(batch)
@@ -548,6 +546,7 @@ class Line0512Engine(CatchUpBeside):
 
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._settled = False, None, None
+        self._reentry.returned(entry.requests)
         self._listener.on_returned(entry)
 
     # Helpers

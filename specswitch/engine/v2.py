@@ -140,6 +140,7 @@ class V2Engine(CatchUpBeside):
 
     def attach(self, listener: TurnListener) -> None:
         self._listener = listener
+        self._reentry.report = listener.on_reentry
         scheduler, hooks = self._scheduler, self._hooks
         hooks.around(scheduler, "get_next_batch_to_run", self._around_next_batch)
         hooks.around(scheduler, "update_running_batch", self._around_update)
@@ -211,6 +212,7 @@ class V2Engine(CatchUpBeside):
             for req in everyone:
                 open_gap(req, v2_compat.committed_len(req))
         self._plain, self._draining, self._penalties_due = True, False, True
+        self._reentry.left()
         return PlainEntry(requests=len(everyone), slots_given_back=given_back)
 
     def request_return(self, draft_kv: DraftKV) -> None:
@@ -275,7 +277,8 @@ class V2Engine(CatchUpBeside):
                 v2_batch.drop_accumulated_penalties(batch.sampling_info)
             with self._plain_launch:
                 return original(batch, *args, **kwargs)
-        result = original(batch, *args, **kwargs)
+        with self._timed_return() if batch is self._returning else nullcontext():
+            result = original(batch, *args, **kwargs)
         if self._plain and batch.forward_mode.is_extend():
             self._insist("keeping the tokens of a prefill", self._note_prefilled, batch)
         return result
@@ -356,6 +359,7 @@ class V2Engine(CatchUpBeside):
         if batch.spec_algorithm is not self._none:
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             self._accept.add(tokens, size)
+            self._reentry.verified(tokens, size)
         if self._readings is not None:
             self._readings.decoded(mode, size, self._census.context_tokens, tokens)
         self._census.context_tokens += tokens
@@ -509,7 +513,8 @@ class V2Engine(CatchUpBeside):
             raise
         self._returning = batch if reqs else None
         with self._contained("keeping track of draft KV"):
-            self._note_caught_up(reqs, catch_up, tokens)
+            if self._has_draft_kv:
+                self._note_caught_up(reqs, catch_up, tokens)
         return batch
 
     def _make_extend(self, batch: Any, starts: Sequence[int], ends: Sequence[int]) -> None:
@@ -524,18 +529,9 @@ class V2Engine(CatchUpBeside):
         # not prefilled just now: nothing of theirs goes to the prefix cache when the result is processed
         batch.decoding_reqs = frozenset(batch.reqs)
 
-    def _note_caught_up(self, reqs: Sequence[Any], catch_up: bool, tokens: int) -> None:
-        if not self._has_draft_kv:
-            return
-        self.draft_stats.tokens_caught_up += tokens
-        for req in reqs:
-            if catch_up and is_worth(req):
-                set_gap(req, None)
-            else:
-                self.draft_stats.tokens_skipped += missing_tokens(req)
-
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._penalties_due = False, None, False
+        self._reentry.returned(entry.requests)
         self._listener.on_returned(entry)
 
     def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:

@@ -20,6 +20,7 @@ from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
 from specswitch.engine.plain_graphs import PlainGraphFacts
+from specswitch.engine.reentry import ReentryRecord
 from specswitch.policy import Wish
 from specswitch.records import TransitionRecord, rounded
 from specswitch.signals import LoadSample
@@ -80,6 +81,10 @@ class EventLog:
     def transition(self, record: TransitionRecord) -> None:
         """``specswitch.transition``: the mode has changed."""
         self._write("info", "specswitch.transition", **record.as_dict())
+
+    def reentry(self, record: ReentryRecord) -> None:
+        """``specswitch.reentry``: the accept length right after a return, beside that in the long run."""
+        self._write("info", "specswitch.reentry", **record.as_dict())
 
     def recommendation(self, wish: Wish, sample: LoadSample) -> None:
         """``specswitch.recommendation``: observe mode would have switched now."""

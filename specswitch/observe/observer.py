@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specswitch.config import OperatingMode
+from specswitch.engine.reentry import ReentryRecord
 from specswitch.observe.log import EventLog, describe
 from specswitch.observe.status import Status
 from specswitch.policy import Wish
@@ -23,6 +24,9 @@ class ReportingObserver:
     def transition(self, record: TransitionRecord) -> None:
         self._status.transition(record)
         self._log.transition(record)
+
+    def reentry(self, record: ReentryRecord) -> None:
+        self._log.reentry(record)
 
     def recommendation(self, wish: Wish, sample: LoadSample) -> None:
         self._status.recommend(wish.mode)

@@ -11,6 +11,7 @@ import msgspec
 from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.costs import advantage
 from specswitch.engine.base import SpeculativeEntry
+from specswitch.engine.reentry import ReentryRecord
 from specswitch.machine import Transition
 from specswitch.policy import Wish, policy_for
 from specswitch.profile import Profile
@@ -129,6 +130,9 @@ class _Record:
         """The way decode steps are run has changed."""
         self.reasons.append(f"{self._server.now:.2f} s: {reason}")
 
+    def reentry(self, record: ReentryRecord) -> None:
+        """Never called: what is accepted does not depend on the draft's KV here."""
+
     def recommendation(self, wish: Wish, sample: LoadSample) -> None:
         """Never called: nothing is only observed here."""
 
@@ -191,6 +195,9 @@ class _Oracle:
 
     def on_returned(self, entry: SpeculativeEntry) -> None:
         """Never called: it asks for no return."""
+
+    def on_reentry(self, record: ReentryRecord) -> None:
+        """Never called, for the same reason."""
 
     def on_fault(self, doing: str, error: BaseException) -> None:
         raise error

@@ -35,13 +35,20 @@ def plain() -> dict[str, Output]:
     return plain_answers(workload(seed=51, count=6, vocab_size=250))
 
 
+@pytest.mark.parametrize("budget", [0, 1], ids=["0MiB", "1MiB"])
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
-def test_steps_and_mode_change_side_by_side(overlap: bool, plain: dict[str, Output], tmp_path: Path) -> None:
+def test_steps_and_mode_change_side_by_side(
+    overlap: bool, budget: int, plain: dict[str, Output], tmp_path: Path
+) -> None:
     path = tmp_path / "steps.json"
     path.write_text(json.dumps(STEPS))
     hooks, steps = InstanceHooks(), Counter[int]()
     with open_switched(
-        "eagle-topk1", overlap=overlap, speculative_adaptive=True, speculative_adaptive_config=str(path)
+        "eagle-topk1",
+        flags=["--specswitch-draft-kv-budget", str(budget)],
+        overlap=overlap,
+        speculative_adaptive=True,
+        speculative_adaptive_config=str(path),
     ) as server:
         worker = server.scheduler.draft_worker
 
@@ -51,11 +58,15 @@ def test_steps_and_mode_change_side_by_side(overlap: bool, plain: dict[str, Outp
             return result
 
         hooks.around(worker, "verify", count)
-        outcome = run(server, Scenario(workload(seed=51, count=6, vocab_size=250), every(6)))
+        outcome = run(server, Scenario(workload(seed=51, count=6, vocab_size=250), every(12)))
         hooks.remove_all()
+        draft_stats = server.scheduler.specswitch.engine.draft_stats
     assert_same_answers(outcome, plain)
     assert outcome.switches >= 4
     assert outcome.steps["PLAIN DECODE plain"] > 10
     assert not outcome.steps["PLAIN DECODE spec"]
     assert len(steps) >= 2, steps
     assert set(outcome.prefilled_in) >= {Mode.SPECULATIVE}
+    print(draft_stats)
+    assert draft_stats.tokens_caught_up > 0
+    assert bool(draft_stats.tokens_written_alone) == bool(budget)

@@ -48,7 +48,7 @@ FOREIGN |= {
         "current_stream",
         "get_device_module",
     ),
-    *("memory_reserved",),
+    *("memory_reserved", "mem_get_info", "OutOfMemoryError"),
     *("device", "dtype", "elapsed_time", "empty", "expand", "fill_", "float32", "from_numpy", "full", "index_put_"),
     *("int32", "int64", "is_available", "is_cuda", "new_empty", "numel", "numpy", "ones", "repeat", "reshape"),
     *("scatter_", "shape", "squeeze", "stack", "stream", "synchronize", "tensor", "Tensor", "to", "tolist"),

@@ -16,6 +16,7 @@ from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
 from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.plain_graphs import PlainGraphFacts
+from specswitch.engine.reentry import Reentry, ReentryRecord
 from specswitch.errors import ConfigError
 from specswitch.machine import Transition, diagram
 from specswitch.observe.status import Status
@@ -93,6 +94,7 @@ RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens
         ("`specswitch.active`", {*(field.name for field in fields(EngineFacts)), "config"}),
         ("`specswitch.admission`", {field.name for field in fields(AdmissionFacts)}),
         ("`specswitch.plain_graphs`", {field.name for field in fields(PlainGraphFacts)}),
+        ("`specswitch.reentry`", {field.name for field in fields(ReentryRecord)}),
         ("`specswitch.transition`", set(RECORD.as_dict())),
         ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict(IDLE, StepCounts(0, 0, 0)))),
     ],
@@ -102,15 +104,18 @@ def test_log_explains_exactly_the_fields_there_are(heading: str, shown: set[str]
 
 
 def test_log_explains_the_counts_of_draft_kv() -> None:
-    bullets = re.findall(r"^- (`[^:]+):", read("log.md"), re.MULTILINE)
+    log = read("log.md")
+    bullets = re.findall(r"^- (`[^:]+):", log, re.MULTILINE)
     names = {name for bullet in bullets for name in re.findall(r"`(\w+)`", bullet)}
-    assert {field.name for field in fields(DraftStats)} <= names
+    assert {*(field.name for field in fields(DraftStats)), "reentry"} <= names
+    told = set(re.findall(r"`(\w+)`", log.split("\n- `reentry`:", 1)[1].split("\n- ", 1)[0]))
+    assert set(Reentry().as_dict()) <= told
 
 
 def test_log_explains_every_event() -> None:
     source = (ROOT / "specswitch" / "observe" / "log.py").read_text(encoding="utf-8")
     events = set(re.findall(r'"(specswitch\.\w+)"', source))
-    assert len(events) == 10
+    assert len(events) == 11
     assert {line.strip("# `") for line in read("log.md").splitlines() if line.startswith("## `specswitch.")} == events
 
 

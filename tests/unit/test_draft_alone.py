@@ -20,6 +20,7 @@ from specswitch.config import SwitchConfig
 from specswitch.engine import build
 from specswitch.engine.draft_gap import open_gap
 from specswitch.engine.hooks import InstanceHooks
+from specswitch.errors import ConfigError
 
 WIDTH = 4
 
@@ -199,6 +200,20 @@ def test_a_fault_is_told_once_and_then_nothing_is_kept(target: Target, mocker: M
     open_gap(req, 10)
     assert made.what_is_missing([req], room=100) == ([], False)
     assert made.short_of_kept([(req, 10, 19)]) == [(req, 10, 19)]
+
+
+def test_a_device_without_room_for_the_budget_is_a_refusal(target: Target, mocker: MockerFixture) -> None:
+    mocker.patch.object(torch, "empty", side_effect=torch.OutOfMemoryError("CUDA out of memory."))
+    device = SimpleNamespace(mem_get_info=lambda device: (300 * 2**20 + 5, 80 * 2**30))
+    mocker.patch.object(torch, "get_device_module", return_value=device)
+    with pytest.raises(ConfigError) as caught:
+        alone(target)
+    sentence = str(caught.value)
+    assert sentence.startswith("--specswitch-draft-kv-budget asks for 1 MiB ")
+    assert "only 300 MiB free" in sentence
+    assert "--mem-fraction-static" in sentence
+    assert sentence.rstrip(".").count(". ") == 0
+    assert caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize(

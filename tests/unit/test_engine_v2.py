@@ -18,6 +18,7 @@ from sglang_stand_in import Algorithm, Batch, Forward, Request, Scheduler
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import PlainEntry, SpeculativeEntry
 from specswitch.engine.draft_gap import gap_of
+from specswitch.engine.reentry import FIRST_STEPS, ReentryRecord
 from specswitch.signals import Mode
 
 
@@ -352,6 +353,31 @@ def test_the_return_launches_the_batch_once_as_an_extend(listener: MagicMock) ->
     assert scheduler.running_batch.is_empty(), "SGLang merges the batch back as it merges a prefill"
     listener.on_returned.assert_called_once_with(SpeculativeEntry(requests=2, tokens_caught_up=6))
     assert not engine.cancel_return()
+
+
+def test_a_return_is_accounted_for(listener: MagicMock, mocker: MockerFixture) -> None:
+    mocker.patch.object(importlib.import_module("specswitch.engine.draft_kv"), "_ALWAYS_WORTH", 8)
+    scheduler = Scheduler(requests((5, 3), (4, 2)))
+    engine = plain(scheduler, listener)
+    worthy, ending = scheduler.running_batch.reqs
+    for req in (worthy, ending):
+        req.output_ids += [60] * 20
+        req.kv.kv_committed_len += 20
+    worthy.sampling_params.max_new_tokens, ending.sampling_params.max_new_tokens = 100, 24
+    engine.request_return("catch-up")
+    batch = scheduler.turn()
+    scheduler.run_batch(batch)
+    stats = engine.draft_stats
+    assert (stats.tokens_caught_up, stats.tokens_skipped) == (20, 21)
+    assert (stats.tokens_missed, stats.requests_not_worth_it) == (41, 1)
+    assert stats.seconds_catching_up > 0
+
+    batch.forward_mode = Forward.DECODE
+    for _ in range(FIRST_STEPS):
+        listener.on_reentry.assert_not_called()
+        scheduler.run_batch(batch)
+        scheduler.process_batch_result(batch, SimpleNamespace(num_correct_drafts=1))
+    listener.on_reentry.assert_called_once_with(ReentryRecord(2, 20, 21, 1, FIRST_STEPS, 1.5, None))
 
 
 def test_a_cold_return_extends_over_the_pending_tokens(listener: MagicMock) -> None:

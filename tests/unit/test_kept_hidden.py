@@ -74,21 +74,33 @@ def test_leading_and_lacking_count_from_the_start_of_each_range() -> None:
     assert kept.of(slots(4, 1))[:, 0].tolist() == [40, 10]
 
 
-def test_takes_its_memory_once_and_within_the_budget() -> None:
+def test_takes_its_memory_at_once_and_within_the_budget() -> None:
+    kept = KeptHidden(2**20 + 1, SLOTS, "cpu")
+    assert kept.as_dict() == {"rows": 0, "rows_held": 0, "rows_overwritten": 0, "mib": 1.0}
+    memory = kept._memory.data_ptr()
+    kept.keep(slots(1), hidden(1))
+    assert kept.rows == 2**20 // ROW
+    assert kept.of(slots(1))[:, 0].tolist() == [1]
+    assert kept._states is not None
+    assert kept._states.data_ptr() == memory
+    assert kept._states.nbytes <= 2**20
+
+
+def test_keeps_the_first_of_more_tokens_than_there_are_rows() -> None:
     kept = KeptHidden(5 * ROW + 1, SLOTS, "cpu")
-    assert kept.as_dict() == {"rows": 0, "rows_held": 0, "rows_overwritten": 0, "mib": 0.0}
-    kept.make_room(hidden(1))
-    assert kept.rows == 5
-    kept.make_room(torch.zeros(1, 50))
-    assert kept.rows == 5
     kept.keep(slots(1, 2, 3, 4, 5, 6, 7), hidden(1, 2, 3, 4, 5, 6, 7))
+    assert kept.rows == 5
     assert held(kept) == {1: 1, 2: 2, 3: 3, 4: 4, 5: 5}
+
+
+def test_a_budget_below_one_hidden_state_is_an_error() -> None:
+    with pytest.raises(ValueError, match="takes 12 bytes"):
+        KeptHidden(ROW - 1, SLOTS, "cpu").keep(slots(1), hidden(1))
 
 
 def test_is_made_in_inference_mode_and_written_outside() -> None:
     kept = ring(2)
     with torch.inference_mode():
-        kept.make_room(hidden(1))
         kept.keep(slots(1), hidden(1))
     kept.keep(slots(2), hidden(2))
     assert held(kept) == {1: 1, 2: 2}

@@ -12,6 +12,7 @@ import structlog
 
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import EngineFacts
+from specswitch.engine.reentry import ReentryRecord
 from specswitch.machine import Transition
 from specswitch.observe.log import EventLog, get_logger
 from specswitch.observe.observer import ReportingObserver
@@ -68,6 +69,8 @@ ENTERED_SHOWN = {
     "tokens_caught_up": 0,
 }
 
+REENTERED = ReentryRecord(3, 120, 7, 1, verify_steps=32, accept_length=2.12345, long_run_accept_length=None)
+
 
 def raised() -> Exception:
     try:
@@ -107,6 +110,20 @@ class TestJsonEvents:
     def test_transition_before_any_verify_step(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.log().transition(BEGUN)
         assert line_of(capsys)["accept_length"] is None
+
+    def test_reentry(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.log().reentry(REENTERED)
+        assert line_of(capsys) == {
+            "level": "info",
+            "event": "specswitch.reentry",
+            "requests": 3,
+            "tokens_caught_up": 120,
+            "tokens_skipped": 7,
+            "requests_not_worth_it": 1,
+            "verify_steps": 32,
+            "accept_length": 2.123,
+            "long_run_accept_length": None,
+        }
 
     def test_recommendation(self, capsys: pytest.CaptureFixture[str]) -> None:
         sample = LoadSample(Mode.SPECULATIVE, 40, 3, decode_step=70, steps_in_mode=70, accept_length=2.5)
@@ -166,6 +183,7 @@ def test_other_ranks_are_silent(format: Any, capsys: pytest.CaptureFixture[str])
     log = EventLog(get_logger(format, rank=1))
     log.active(FACTS, SwitchConfig())
     log.transition(ENTERED)
+    log.reentry(REENTERED)
     log.warning("newer than tested")
     log.fault(raised(), "on_turn")
     assert capsys.readouterr() == ("", "")
@@ -265,6 +283,10 @@ class TestReportingObserver:
         assert line_of(capsys)["event"] == "specswitch.transition"
         shown = observer.status(LOAD, STEPS)
         assert (shown["mode"], shown["steps_in_mode"], shown["last_transition"]) == ("PLAIN", 2, ENTERED_SHOWN)
+
+    def test_a_reentry_reaches_the_log(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.observer(SwitchConfig()).reentry(REENTERED)
+        assert line_of(capsys)["event"] == "specswitch.reentry"
 
     def test_a_recommendation_reaches_log_and_status(self, capsys: pytest.CaptureFixture[str]) -> None:
         observer = self.observer(SwitchConfig(mode="observe"))

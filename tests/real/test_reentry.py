@@ -1,0 +1,86 @@
+"""The figures about a return to SPECULATIVE are those that the requests' own counters give."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from cases import Case, cases
+from switching import Request, Scenario, open_switched, run
+
+from specswitch.engine.reentry import FIRST_STEPS
+from specswitch.signals import Mode
+
+pytestmark = pytest.mark.real
+
+WANTED = {"eagle-topk4-v1-page1", "eagle-v2-page1", "eagle-topk1-overlap-page1", "eagle-topk4-no-overlap-page1"}
+REQUESTS = 3
+FEW_STEPS = 10
+
+
+class _Course:
+    """There and back, on for more than the first steps, there and back for a few, and there and back at last."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._reqs: dict[str, Any] = {}
+        self._stays = 0
+        self._mode = Mode.SPECULATIVE
+        self._since = 0
+        self._began = (0, 0)
+        self.measured: list[dict[int, float]] = []
+        """For each stay in SPECULATIVE the accept length after each number of verify steps."""
+
+    def __call__(self, turn: int, mode: Mode) -> Mode:
+        for req in self._server.scheduler.running_batch.reqs:
+            self._reqs[req.rid] = req
+        verified = sum(req.spec_verify_ct for req in self._reqs.values())
+        correct = sum(req.spec_num_correct_drafts for req in self._reqs.values())
+        if mode is not self._mode and mode is not Mode.DRAINING:
+            self._mode, self._since = mode, turn
+            if mode is Mode.SPECULATIVE:
+                self._stays += 1
+                self._began = (verified, correct)
+                self.measured.append({})
+        if self._mode is Mode.SPECULATIVE and self.measured and verified > self._began[0]:
+            request_steps = verified - self._began[0]
+            self.measured[-1][request_steps // REQUESTS] = 1 + (correct - self._began[1]) / request_steps
+        steps = (verified - self._began[0]) // REQUESTS
+        if self._mode is Mode.PLAIN:
+            return Mode.SPECULATIVE if turn - self._since >= 12 else Mode.PLAIN
+        goal = {0: 6, 1: FIRST_STEPS + 5, 2: FEW_STEPS}.get(self._stays)
+        return Mode.PLAIN if goal is not None and steps >= goal else Mode.SPECULATIVE
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
+def test_the_figures_after_a_return(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--specswitch-log-format", "json", "--specswitch-max-pause-ms", "1000"]
+    made = [Request(f"r{index}", [1, 40 + index, 7, 9, 60 + index], 500) for index in range(REQUESTS)]
+    with open_switched(**case.options, flags=flags, max_total_tokens=4096) as server:
+        course = _Course(server)
+        outcome = run(server, Scenario(made, course))
+        shown = server.scheduler.specswitch.engine._draft_kv_status()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    events = [line for line in lines if line["event"] == "specswitch.reentry"]
+    assert outcome.switches == 6
+    assert len(course.measured) == 3
+
+    assert [event["requests"] for event in events] == [REQUESTS] * 3
+    full, short, last = events
+    assert full["verify_steps"] == FIRST_STEPS
+    assert full["accept_length"] == round(course.measured[0][FIRST_STEPS], 3)
+    # draining verifies on by what was in flight
+    assert FEW_STEPS <= short["verify_steps"] <= FEW_STEPS + 1
+    assert short["accept_length"] == round(course.measured[1][short["verify_steps"]], 3)
+    assert all(event["tokens_caught_up"] >= REQUESTS * 11 and not event["tokens_skipped"] for event in events)
+    assert last["long_run_accept_length"] > 1
+
+    reentry = shown["reentry"]
+    assert reentry["returns_measured"] == 3
+    assert reentry["latest"] == {name: last[name] for name in reentry["latest"]}
+    mean = sum(event["accept_length"] for event in events) / 3
+    assert reentry["mean_accept_length"] == pytest.approx(mean, abs=1e-3)
+    assert shown["tokens_missed"] == shown["tokens_caught_up"] == sum(event["tokens_caught_up"] for event in events)
+    assert shown["seconds_catching_up"] > 0
+    print(case, shown)
