@@ -26,6 +26,7 @@ from typing import Any
 from specswitch.cpu_engine import environment
 from specswitch.cpu_engine.lines import Line, line_of
 from specswitch.cpu_engine.releases import DEFAULT_MODELS, ArgumentValue, Release, as_flags
+from specswitch.cpu_engine.server import free_port
 
 
 @dataclass(slots=True)
@@ -71,7 +72,6 @@ class InProcessScheduler:
     """
 
     _open: InProcessScheduler | None = None
-    _frozen = False
 
     def __init__(
         self,
@@ -90,6 +90,8 @@ class InProcessScheduler:
         self.mode = self.release.mode(mode)
         self.checks = checks
         arguments = self.release.server_arguments(mode, Path(models), overlap=overlap, page_size=page_size)
+        # 0.5.23 draws one from the seeded dice, so that two processes that start at the same time draw the same
+        arguments["nccl_port"] = free_port()
         arguments.update({name: value for name, value in server_args.items() if value is not None})
         self._line: Line = line_of(self.release)
         self.server_args: Any = _parse([*as_flags(arguments), *flags])
@@ -283,9 +285,8 @@ class InProcessScheduler:
         destroy_distributed_environment()
         self.scheduler = None
         gc.collect()
-        if not InProcessScheduler._frozen:
+        if not gc.get_freeze_count():
             # what is left are modules, a million objects that every later collection, SGLang's own too, would visit
-            InProcessScheduler._frozen = True
             gc.freeze()
 
 

@@ -1,6 +1,7 @@
 """Patches for SGLang 0.5.17 and 0.5.23, whose own CPU engine needs AMX kernels and keeps overlap off.
 
-The kernels are this directory's ``sgl_kernel``; with overlap SGLang's Triton kernels run through Triton's interpreter.
+The kernels are this directory's ``sgl_kernel``; with overlap SGLang's Triton kernels run through Triton's
+interpreter, but for those that took most of a turn (``triton_kernels``).
 """
 
 from __future__ import annotations
