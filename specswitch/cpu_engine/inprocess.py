@@ -26,6 +26,7 @@ from typing import Any
 from specswitch.cpu_engine import environment
 from specswitch.cpu_engine.lines import Line, line_of
 from specswitch.cpu_engine.releases import DEFAULT_MODELS, ArgumentValue, Release, as_flags
+from specswitch.cpu_engine.server import free_port
 
 
 @dataclass(slots=True)
@@ -56,11 +57,6 @@ class Turn:
     batch_size: int
     speculative: bool
     """Whether the batch went through the speculative worker's own path."""
-
-
-_NO_WATCHDOG = 1e9
-"""Seconds.  SGLang's watchdog outlives the scheduler, and ends the parent process (here: of the tests) when the
-scheduler, closed with a batch or waiting for its next step, has not moved for ``watchdog_timeout``."""
 
 
 class InProcessScheduler:
@@ -94,12 +90,14 @@ class InProcessScheduler:
         self.mode = self.release.mode(mode)
         self.checks = checks
         arguments = self.release.server_arguments(mode, Path(models), overlap=overlap, page_size=page_size)
-        arguments["watchdog_timeout"] = _NO_WATCHDOG
+        # 0.5.23 draws one from the seeded dice, so that two processes that start at the same time draw the same
+        arguments["nccl_port"] = free_port()
         arguments.update({name: value for name, value in server_args.items() if value is not None})
         self._line: Line = line_of(self.release)
         self.server_args: Any = _parse([*as_flags(arguments), *flags])
         InProcessScheduler._open = self
         try:
+            _let_watchdogs_sleep()
             self.scheduler: Any = self._line.build(self.server_args)
             self._loop = _TurnByTurn(self.scheduler.run_event_loop)
             self._requests = _RequestSocket(self._loop.pause)
@@ -287,6 +285,18 @@ class InProcessScheduler:
         destroy_distributed_environment()
         self.scheduler = None
         gc.collect()
+        if not gc.get_freeze_count():
+            # what is left are modules, a million objects that every later collection, SGLang's own too, would visit
+            gc.freeze()
+
+
+def _let_watchdogs_sleep() -> None:
+    """SGLang's watchdog would end the parent process (here: of the tests) when the scheduler, closed with a batch or
+    waiting for its next step, has not moved for a while; and its thread, which never ends, would keep each closed
+    scheduler alive, process groups and their polling threads included (utils/watchdog.py)."""
+    from sglang.srt.utils.watchdog import WatchdogRaw
+
+    WatchdogRaw._watchdog_thread = lambda self: None
 
 
 class _Closed(BaseException):
@@ -301,12 +311,11 @@ class _TurnByTurn:
 
     def __init__(self, function: Callable[[], object]) -> None:
         self.ended = False
-        self._function = function
         self._may_run, self._stands_still = threading.Semaphore(0), threading.Semaphore(0)
         self._closing = False
         self._error: BaseException | None = None
         context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._run,), name="scheduler", daemon=True)
+        self._thread = threading.Thread(target=context.run, args=(self._run, function), name="scheduler", daemon=True)
 
     def resume(self) -> None:
         """Let it run until it pauses or ends; raises what it raised."""
@@ -332,10 +341,10 @@ class _TurnByTurn:
             self._may_run.release()
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, function: Callable[[], object]) -> None:
         self._may_run.acquire()
         try:
-            self._function()
+            function()
         except _Closed:
             pass
         except BaseException as error:

@@ -209,8 +209,9 @@ def _generate_body(prompt: str | Sequence[int], max_new_tokens: int, sampling: d
 def free_port() -> int:
     """A port nobody listens on, low enough for those that SGLang derives from it by adding up to 10000, and below
     the range that the kernel hands out by itself."""
+    dice = random.SystemRandom()  # SGLang seeds the module's own, alike in every process that tests run in
     for _ in range(100):
-        port = random.randrange(20_000, 32_000)
+        port = dice.randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

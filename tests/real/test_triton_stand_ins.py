@@ -41,6 +41,60 @@ def rows_and_table() -> tuple[Any, Any]:
     return torch.tensor([2, 0, 3]), torch.arange(4 * WIDTH, dtype=torch.int32).view(4, WIDTH)
 
 
+@pytest.mark.parametrize("page", [1, 4, 16])
+def test_alloc_extend(page: int) -> None:
+    import torch
+    from sglang.srt.mem_cache.allocator import alloc_extend_kernel
+
+    before, after = torch.tensor([0, 5, 7, 16, 6]), torch.tensor([5, 6, 41, 32, 8])
+    last, pages = torch.tensor([-1, 900, 802, 703, 601]), torch.randperm(200)
+    out = torch.full((int((after - before).sum()),), -7)
+    ours, original = both(alloc_extend_kernel, (5,), before, after, last, pages, out, 8, page)
+    assert ours == original
+
+
+@pytest.mark.parametrize("page", [1, 4, 16])
+def test_alloc_decode(page: int) -> None:
+    import torch
+    from sglang.srt.mem_cache.allocator import alloc_decode_kernel
+
+    lengths, last = torch.tensor([5, 16, 17, 1, 8]), torch.tensor([900, 801, 702, -1, 603])
+    ours, original = both(alloc_decode_kernel, (5,), lengths, last, torch.randperm(20), torch.full((5,), -7), 8, page)
+    assert ours == original
+
+
+def test_slots_beyond_the_free_pages_are_left_out() -> None:
+    import torch
+    from sglang.srt.mem_cache.allocator import alloc_decode_kernel, alloc_extend_kernel
+
+    page = torch.tensor([7])
+    out = torch.full((13,), -7)
+    alloc_extend_kernel[(1,)](torch.tensor([3]), torch.tensor([16]), torch.tensor([22]), page, out, 1, 4)
+    assert out.tolist() == [23, 28, 29, 30, 31] + [-7] * 8
+    out = torch.full((3,), -7)
+    alloc_decode_kernel[(3,)](torch.tensor([5, 6, 9]), torch.tensor([3, 40, 8]), page, out, 4, 4)
+    assert out.tolist()[:2] == [28, 41]
+
+
+@pytest.mark.parametrize("slots", [1, 5])
+def test_copy_all_layer_kv_cache(slots: int) -> None:
+    import torch
+    from sglang.srt.mem_cache.memory_pool import copy_all_layer_kv_cache_tiled
+
+    def moved(kernel: Any) -> list[Any]:
+        buffers = [torch.arange(20 * width, dtype=torch.float32).view(20, width) for width in (8, 8, 40)]
+        pointers = torch.tensor([buffer.data_ptr() for buffer in buffers], dtype=torch.uint64)
+        strides = torch.tensor([buffer.shape[1] * 4 for buffer in buffers])
+        # a chain: 3 is both source and target
+        targets, sources = torch.tensor([2, 3, 9, 11, 0])[:slots], torch.tensor([3, 4, 17, 9, 19])[:slots]
+        kernel[(3, 2)](pointers, strides, targets, sources, slots, 8, BYTES_PER_TILE=128, num_warps=4, num_stages=2)
+        return [buffer.tolist() for buffer in buffers]
+
+    ours = moved(copy_all_layer_kv_cache_tiled)
+    assert ours == moved(copy_all_layer_kv_cache_tiled.original)
+    assert ours[0][2] == [float(number) for number in range(24, 32)]
+
+
 def test_assign_req_to_token_pool() -> None:
     import torch
     from sglang.srt.speculative.spec_utils import assign_req_to_token_pool
@@ -48,6 +102,40 @@ def test_assign_req_to_token_pool() -> None:
     start, end = torch.tensor([5, 0, 17]), torch.tensor([9, 40, 17])
     slots = torch.arange(1000, 1044)
     ours, original = both(assign_req_to_token_pool, (3,), *rows_and_table(), start, end, slots, WIDTH, 4)
+    assert ours == original
+
+
+@pytest.mark.parametrize(("topk", "page"), [(1, 1), (4, 1), (1, 16)])
+def test_assign_draft_cache_locs(topk: int, page: int) -> None:
+    import torch
+    from sglang.srt.speculative.spec_utils import assign_draft_cache_locs
+
+    lengths, slots = torch.tensor([5, 0, 33]), torch.arange(1000, 1000 + 3 * topk * 3)
+    unused = [None, None, slots, None, None, None, 0]  # what only branches that copy their last page need
+    ours, original = both(
+        assign_draft_cache_locs, (3,), *rows_and_table(), lengths, *unused, WIDTH, topk, 3, page, 4, 32
+    )
+    assert ours == original
+
+
+@pytest.mark.parametrize("page", [4, 16])
+def test_align_evict_mask_to_page_size(page: int) -> None:
+    import torch
+    from sglang.srt.speculative.spec_utils import align_evict_mask_to_page_size
+
+    accepted = torch.tensor([1, 2, 4, 3, 1, 4, 1])
+    rejected = torch.arange(5)[None, :] >= accepted[:, None]
+    lengths = torch.tensor([1, 3, 12, 16, 31, 29, 15])
+    ours, original = both(align_evict_mask_to_page_size, (7,), lengths, rejected.view(-1), page, 5, 8)
+    assert ours == original
+
+
+def test_fill_bonus_tokens() -> None:
+    import torch
+    from sglang.srt.speculative.eagle_info_v2 import fill_bonus_tokens
+
+    tokens, lengths = torch.arange(50, 62), torch.tensor([1, 4, 2], dtype=torch.int32)
+    ours, original = both(fill_bonus_tokens, (3,), tokens, lengths, torch.zeros(3, dtype=torch.int32), 4)
     assert ours == original
 
 

@@ -7,11 +7,12 @@ most of a turn (``triton_kernels``); the sgl_kernel functions are this directory
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from sgl_on_cpu.after_import import after_import
+from sgl_on_cpu.instead_of_triton import replace_kernels
 from sgl_on_cpu.patches import TorchWithoutPinning
 
 
@@ -85,30 +86,34 @@ def nothing_to_pin(module: ModuleType) -> None:
         module.torch = TorchWithoutPinning(module.torch)
 
 
-# Speed only, from here on: the interpreter runs these kernels too, but a speculative turn takes 60 ms instead of 20.
+# Speed only, from here on: the interpreter runs these kernels too, but a speculative turn takes 60 ms instead of 10.
 
 
-def _replace_kernels(*names: str) -> Callable[[ModuleType], None]:
-    def replace(module: ModuleType) -> None:
-        import triton_kernels
+_replace_kernels = partial(replace_kernels, "triton_kernels")
 
-        for name in names:
-            kernel = getattr(triton_kernels, name)
-            setattr(module, name, triton_kernels.InsteadOfTriton(kernel, getattr(module, name)))
-
-    return replace
-
-
+after_import("sglang.srt.mem_cache.allocator")(_replace_kernels("alloc_extend_kernel", "alloc_decode_kernel"))
+after_import("sglang.srt.mem_cache.memory_pool")(_replace_kernels("copy_all_layer_kv_cache_tiled"))
 after_import("sglang.srt.speculative.spec_utils")(
     _replace_kernels(
-        "assign_req_to_token_pool", "create_extend_after_decode_spec_info", "generate_draft_decode_kv_indices"
+        "align_evict_mask_to_page_size",
+        "assign_draft_cache_locs",
+        "assign_req_to_token_pool",
+        "create_extend_after_decode_spec_info",
+        "generate_draft_decode_kv_indices",
     )
 )
 after_import("sglang.srt.speculative.eagle_info_v2")(
-    _replace_kernels("assign_extend_cache_locs", "assign_draft_cache_locs_page_size_1")
+    _replace_kernels("assign_extend_cache_locs", "assign_draft_cache_locs_page_size_1", "fill_bonus_tokens")
 )
 after_import("sglang.srt.layers.attention.utils")(_replace_kernels("create_flashinfer_kv_indices_triton"))
 after_import("sglang.srt.model_executor.forward_batch_info")(_replace_kernels("compute_position_kernel"))
+
+
+@after_import("sglang.srt.mem_cache.common")
+def slots_without_triton(module: ModuleType) -> None:
+    """SGLang's own torch versions of the two kernels here, which it keeps for other attention backends."""
+    module.support_triton = lambda backend: False  # asked by ``write_cache_indices`` (:117) alone
+    module.get_last_loc_triton = module.get_last_loc_torch
 
 
 @after_import("sglang.srt.layers.attention.triton_ops.decode_attention")

@@ -1,28 +1,70 @@
-"""Seven Triton kernels of 0.5.12.post1 in torch: the ones that Triton's interpreter spends a speculative turn on.
+"""Triton kernels of 0.5.12.post1 in torch: the ones that Triton's interpreter spends its time on.
 
 Arguments are the kernels' own, after the launch grid (for most of them the batch size).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
-from sgl_on_cpu.kv import read_draft_slots, read_rows, write_rows
+from sgl_on_cpu.kv import copy_slots, read_draft_slots, read_rows, write_rows
 from torch import Tensor
 
 
-class InsteadOfTriton:
-    """Launched as a Triton kernel is, ``kernel[(programs,)](...)``; ``original`` is the one it stands for."""
+def alloc_extend_kernel(
+    bs: int,
+    pre_lens: Tensor,
+    seq_lens: Tensor,
+    last_loc: Tensor,
+    free_pages: Tensor,
+    out_indices: Tensor,
+    bs_upper: int,
+    page_size: int,
+) -> None:
+    """mem_cache/allocator.py:241: slots for each request's new tokens, on its last page as far as that goes and then
+    on free pages.  Where these run out some are left out; the caller looks afterwards."""
+    at = pages_taken = 0
+    rows = zip(pre_lens[:bs].tolist(), seq_lens[:bs].tolist(), last_loc[:bs].tolist(), strict=True)
+    for before, after, last in rows:
+        held, needed = -(-before // page_size), -(-after // page_size)
+        here = min(after, held * page_size) - before
+        pages = free_pages[pages_taken : pages_taken + needed - held]
+        on_new_pages = (pages[:, None] * page_size + torch.arange(page_size)).view(-1)
+        slots = torch.cat([torch.arange(last + 1, last + 1 + here), on_new_pages])[: after - before]
+        out_indices[at : at + slots.numel()] = slots
+        at += after - before
+        pages_taken += needed - held
 
-    def __init__(self, function: Callable[..., None], original: Any) -> None:
-        self._function = function
-        self.original = original
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return partial(self._function, *grid)
+def alloc_decode_kernel(
+    bs: int,
+    seq_lens: Tensor,
+    last_loc: Tensor,
+    free_pages: Tensor,
+    out_indices: Tensor,
+    bs_upper: int,
+    page_size: int,
+) -> None:
+    """mem_cache/allocator.py:327: the slot behind each request's last, or the first of a free page.  Where these run
+    out some are left out; the caller looks afterwards."""
+    out_indices[:bs] = last_loc[:bs] + 1
+    on_new_pages = ((seq_lens[:bs] - 1) % page_size == 0).nonzero().view(-1)
+    pages = free_pages[: on_new_pages.numel()]
+    out_indices[on_new_pages[: pages.numel()]] = pages * page_size
+
+
+def copy_all_layer_kv_cache_tiled(
+    buffers: int,
+    tiles: int,
+    data_ptrs: Tensor,
+    strides: Tensor,
+    tgt_loc: Tensor,
+    src_loc: Tensor,
+    num_locs: int,
+    num_locs_upper: int,
+    **launch: int,
+) -> None:
+    """mem_cache/memory_pool.py:2225: see :func:`sgl_on_cpu.kv.copy_slots`."""
+    copy_slots(data_ptrs[:buffers], strides[:buffers], tgt_loc[:num_locs], src_loc[:num_locs])
 
 
 def assign_req_to_token_pool(
@@ -37,6 +79,51 @@ def assign_req_to_token_pool(
 ) -> None:
     """speculative/spec_utils.py:95: see :func:`sgl_on_cpu.kv.write_rows`."""
     write_rows(req_pool_indices[:bs], req_to_token, start_offset[:bs], end_offset[:bs], out_cache_loc)
+
+
+def assign_draft_cache_locs(
+    bs: int,
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    seq_lens: Tensor,
+    extend_lens: Tensor,
+    num_new_pages_per_topk: Tensor,
+    out_cache_loc: Tensor,
+    source_cache_loc: Tensor | None,
+    target_cache_loc: Tensor | None,
+    last_page_lens_cumsum: Tensor | None,
+    duplicate_cache_len: int,
+    pool_len: int,
+    topk: int,
+    speculative_num_steps: int,
+    page_size: int,
+    bs_upper: int,
+    iter_upper: int,
+) -> None:
+    """speculative/spec_utils.py:149: the slots of all branches go behind each sequence."""
+    if page_size > 1 and topk > 1:
+        raise NotImplementedError("draft branches that copy their last page have no CPU version")
+    start = seq_lens[:bs]
+    write_rows(req_pool_indices[:bs], req_to_token, start, start + topk * speculative_num_steps, out_cache_loc)
+
+
+def align_evict_mask_to_page_size(
+    bs: int, seq_lens: Tensor, evict_mask: Tensor, page_size: int, num_draft_tokens: int, block_size: int
+) -> None:
+    """speculative/spec_utils.py:340: what is rejected on the page of the last accepted token is not evicted."""
+    rows = evict_mask.view(-1, num_draft_tokens)[:bs]
+    accepted = num_draft_tokens - rows.sum(1)
+    for row, length, kept in zip(rows, seq_lens[:bs].tolist(), accepted.tolist(), strict=True):
+        start = (length + kept - 1) // page_size * page_size - length
+        row[max(start, 0) : start + page_size] = False
+
+
+def fill_bonus_tokens(
+    bs: int, accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, num_draft_tokens: int
+) -> None:
+    """speculative/eagle_info_v2.py:491: each request's last accepted token."""
+    last = torch.arange(bs) * num_draft_tokens + accept_lens[:bs] - 1
+    bonus_tokens[:bs] = accept_tokens.reshape(-1)[last]
 
 
 def assign_extend_cache_locs(

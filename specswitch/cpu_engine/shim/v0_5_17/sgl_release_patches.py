@@ -1,6 +1,7 @@
 """Patches for SGLang 0.5.17 and 0.5.23, whose own CPU engine needs AMX kernels and keeps overlap off.
 
-The kernels are this directory's ``sgl_kernel``; with overlap SGLang's Triton kernels run through Triton's interpreter.
+The kernels are this directory's ``sgl_kernel``; with overlap SGLang's Triton kernels run through Triton's
+interpreter, but for those that took most of a turn (``triton_kernels``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from sgl_on_cpu.after_import import after_import
+from sgl_on_cpu.instead_of_triton import replace_kernels
 from sgl_on_cpu.patches import TorchWithoutPinning
 
 
@@ -33,6 +35,18 @@ def overlap_as_asked_for(module: ModuleType) -> None:
     """``_disable_overlap_schedule_for_cpu`` (0.5.17 :14, 0.5.23 :66) turns overlap off for speculation on a CPU,
     whatever the arguments say.  The loop itself runs there."""
     module._disable_overlap_schedule_for_cpu = lambda server_args: None
+
+
+# speed only: the interpreter runs this kernel too
+after_import("sglang.kernels.ops.speculative.gather_spec_extras")(
+    replace_kernels("triton_kernels", "_gather_rows_kernel")
+)
+
+
+@after_import("sglang.srt.mem_cache.allocation")
+def last_slots_without_triton(module: ModuleType) -> None:
+    """Speed only: SGLang's own torch version, which it keeps for other attention backends."""
+    module.get_last_loc_triton = module.get_last_loc_torch
 
 
 if metadata.version("sglang") == "0.5.17":

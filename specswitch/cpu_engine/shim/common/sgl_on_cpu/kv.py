@@ -6,6 +6,8 @@ kernels, a row that is too narrow or a list that is too short raises, instead of
 
 from __future__ import annotations
 
+import ctypes
+
 from torch import Tensor
 
 
@@ -34,3 +36,13 @@ def read_draft_slots(
 ) -> None:
     """Read the ``width`` slots behind each sequence into ``out_cache_loc``, one request after the other."""
     read_rows(req_pool_indices, req_to_token, seq_lens, seq_lens + width, out_cache_loc)
+
+
+def copy_slots(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
+    """Copy slots within every buffer of a KV pool; ``data_ptrs`` are addresses, ``strides`` bytes per slot."""
+    targets, sources = tgt_loc.tolist(), src_loc.tolist()
+    for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
+        # all are read before the first is written: targets and sources may overlap
+        slots = [ctypes.string_at(address + source * stride, stride) for source in sources]
+        for target, slot in zip(targets, slots, strict=True):
+            ctypes.memmove(address + target * stride, slot, stride)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
-from sgl_on_cpu.kv import read_draft_slots, read_rows, write_rows
+from sgl_on_cpu.kv import copy_slots, read_draft_slots, read_rows, write_rows
 from torch import Tensor
 
 
@@ -50,10 +48,5 @@ def build_draft_decode_metadata_cpu(
 
 
 def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
-    """Copy slots within every buffer; ``data_ptrs`` are addresses, ``strides`` bytes per slot."""
-    targets, sources = tgt_loc.tolist(), src_loc.tolist()
-    for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
-        # all are read before the first is written: targets and sources may overlap
-        slots = [ctypes.string_at(address + source * stride, stride) for source in sources]
-        for target, slot in zip(targets, slots, strict=True):
-            ctypes.memmove(address + target * stride, slot, stride)
+    """See :func:`sgl_on_cpu.kv.copy_slots`."""
+    copy_slots(data_ptrs, strides, tgt_loc, src_loc)
