@@ -135,31 +135,17 @@ class Steps:
         return len(self._spent[False])
 
     def take(self, count: int) -> None:
-        """Time the hooks in this many steps with all requests running.
-
-        The scheduler takes its turns without pause: handed from thread to thread, it would find its caches cold.
-        """
-        server, socket = self._server, self._server._requests
-        pause = socket._end_turn
+        """Time the hooks in this many steps with all requests running, and leave these running."""
+        server, watch = self._server, self._watch
         while self.count < count:
-            server.run_until_idle()
-            self._let_arrive()
-            socket._end_turn = lambda: pause() if self._note(count) else None
-            server.step()
-            socket._end_turn = pause
-
-    def _note(self, count: int) -> bool:
-        """A turn is over; whether enough have been timed or the requests are about to end."""
-        watch, scheduler = self._watch, self._server.scheduler
-        spent, calls = watch.take()
-        batch = scheduler.last_batch
-        names = {call.name for call in calls}
-        if batch is not None and len(batch.reqs) == self._requests and "process_batch_result" in names:
-            self._spent[watch.of_nothing].append(spent)
-            self._last = calls
-        watch.of_nothing = not watch.of_nothing
-        longest = max((len(req.output_ids) for req in scheduler.running_batch.reqs), default=400)
-        return self.count >= count or longest > 380
+            if server.idle:
+                self._let_arrive()
+            watch.of_nothing = not watch.of_nothing
+            turn = server.step()
+            spent, calls = watch.take()
+            if (turn.forward_mode, turn.batch_size) == ("DECODE", self._requests) and not self._anyone_has_finished():
+                self._spent[watch.of_nothing].append(spent)
+                self._last = calls
 
     def _let_arrive(self) -> None:
         for index in range(self._requests):
@@ -168,8 +154,8 @@ class Steps:
         for _ in range(12):  # prefill, and the switch to the pinned mode
             self._server.step()
 
-    def _finished(self) -> int:
-        return sum(output.finished for output in self._server.outputs().values())
+    def _anyone_has_finished(self) -> bool:
+        return any(req.finished() for req in self._server.scheduler.running_batch.reqs)
 
     def by_hook(self) -> dict[str, float]:
         """Seconds per step, without the stopwatch."""

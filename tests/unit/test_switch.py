@@ -276,6 +276,13 @@ class TestSettled:
         bench.switch.on_turn()
         assert policy.asked == 1
 
+    def test_a_batch_that_cannot_be_told_apart_is_contained(self, mocker: MockerFixture) -> None:
+        bench = self.settled(mocker, Known())
+        bench.engine.batch_version.side_effect = RuntimeError("boom")
+        bench.switch.on_turn()
+        assert bench.switch.faulted
+        assert bench.observer.fault.call_count == 1
+
     def test_the_status_is_that_of_the_moment(self, mocker: MockerFixture) -> None:
         bench = self.settled(mocker, Known())
         for _ in range(5):
