@@ -271,6 +271,7 @@ def modules() -> dict[str, ModuleType]:
 ENGINE_MODULES = (
     "draft_kv",
     "draft_alone",
+    "beside",
     "v2",
     "v2_batch",
     "v2_compat",
