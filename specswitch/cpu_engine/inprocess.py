@@ -72,6 +72,7 @@ class InProcessScheduler:
     """
 
     _open: InProcessScheduler | None = None
+    _frozen = False
 
     def __init__(
         self,
@@ -285,7 +286,8 @@ class InProcessScheduler:
         destroy_distributed_environment()
         self.scheduler = None
         gc.collect()
-        if not gc.get_freeze_count():
+        if not InProcessScheduler._frozen:
+            InProcessScheduler._frozen = True
             # what is left are modules, a million objects that every later collection, SGLang's own too, would visit
             gc.freeze()
 

@@ -112,10 +112,12 @@ class Line0517:
         return array("q", input_ids)
 
     def check_busy(self, scheduler: Any) -> None:
-        """``SchedulerInvariantChecker.self_check_during_busy`` skips a turn that launched nothing, so its parts are
-        called, on the running batch then."""
+        """``SchedulerInvariantChecker.self_check_during_busy``, the last thing in a turn, skips one that launched
+        nothing and is left out while the engine is paused, so its parts are called then, on the running batch."""
         checker = scheduler.invariant_checker
         last = scheduler.last_batch
+        if last is not None and not scheduler._engine_paused:
+            return
         scheduler.last_batch = scheduler.running_batch if last is None else last
         try:
             if not scheduler.last_batch.reqs:

@@ -7,11 +7,10 @@ raises ``NotImplementedError``.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
-from sgl_on_cpu.kernels import attend
+from sgl_on_cpu.kernels import attend, padded, together
 from torch import Tensor
 
 
@@ -42,14 +41,17 @@ def decode_attention_fwd(
 ) -> None:
     """One query per row: ``q`` and ``o`` rows x heads x dim, ``kv_indptr`` rows + 1, ``kv_indices`` KV slots."""
     _refuse(sinks=sinks, xai_temperature_len=xai_temperature_len)
-    bounds = kv_indptr.tolist()
-    for row in range(q.shape[0]):
-        slots = kv_indices[bounds[row] : bounds[row + 1]].long()
-        if slots.numel() == 0:
-            o[row].zero_()
-            continue
-        out = attend(q[row : row + 1], k_buffer[slots], v_buffer[slots], None, sm_scale * k_scale, logit_cap)
-        o[row : row + 1] = out * v_scale
+    slots, own = _prefixes(kv_indptr[: q.shape[0] + 1], kv_indices)
+    o[:] = attend(q[:, None], k_buffer[slots], v_buffer[slots], own[:, None], sm_scale * k_scale, logit_cap)[:, 0]
+    if v_scale != 1.0:
+        o *= v_scale
+
+
+def _prefixes(kv_indptr: Tensor, kv_indices: Tensor) -> tuple[Tensor, Tensor]:
+    """As :func:`sgl_on_cpu.kernels.padded`, from slots in a row: ``kv_indptr`` bs + 1."""
+    lengths = kv_indptr.diff()
+    at = kv_indptr[:-1, None] + torch.arange(int(lengths.max()) if lengths.numel() else 0)
+    return padded(kv_indices[at.clamp(max=kv_indices.numel() - 1).long()], lengths)
 
 
 def extend_attention_fwd(
@@ -80,22 +82,25 @@ def extend_attention_fwd(
     prefix's KV slots, ``custom_mask`` the tree masks of the batch in a row (tokens x (prefix + tokens) each)."""
     _refuse(sliding_window_size=sliding_window_size, sinks=sinks, xai_temperature_len=xai_temperature_len)
     scale = sm_scale or q_extend.shape[-1] ** -0.5
-    queries, prefixes = qo_indptr.tolist(), kv_indptr.tolist()
-    for b, (start, end) in enumerate(pairwise(queries)):
-        length = end - start
-        if length <= 0:
-            continue
-        slots = kv_indices[prefixes[b] : prefixes[b + 1]].long()
-        prefix = slots.numel()
-        key = torch.cat([k_buffer[slots].to(k_extend.dtype), k_extend[start:end]])
-        value = torch.cat([v_buffer[slots].to(v_extend.dtype), v_extend[start:end]])
-        visible = None
+    starts, prefixes = qo_indptr.tolist(), kv_indptr.diff().tolist()
+    for first, end, new in together(qo_indptr.diff().tolist()):
+        bs, tokens = end - first, slice(starts[first], starts[end])
+        slots, own = _prefixes(kv_indptr[first : end + 1], kv_indices)
+        key, value = (
+            torch.cat([buffer[slots].to(ours.dtype), ours[tokens].reshape(bs, new, *ours.shape[1:])], 1)
+            for buffer, ours in ((k_buffer, k_extend), (v_buffer, v_extend))
+        )
+        among_new = torch.ones(new, new, dtype=torch.bool)
+        visible = torch.cat(
+            [own[:, None].expand(-1, new, -1), (among_new.tril() if is_causal else among_new).expand(bs, -1, -1)], 2
+        )
         if custom_mask is not None and mask_indptr is not None:
-            at = int(mask_indptr[b])
-            visible = custom_mask[at : at + length * (prefix + length)].view(length, prefix + length).bool()
-            if skip_prefix_custom_mask:
-                visible = visible.clone()
-                visible[:, :prefix] = True
-        elif is_causal:
-            visible = torch.ones(length, prefix + length, dtype=torch.bool).tril(prefix)
-        o_extend[start:end] = attend(q_extend[start:end], key, value, visible, scale, logit_cap)
+            longest = own.shape[1]
+            for number, prefix in enumerate(prefixes[first:end]):
+                at = int(mask_indptr[first + number])
+                mask = custom_mask[at : at + new * (prefix + new)].view(new, prefix + new).bool()
+                visible[number, :, longest:] = mask[:, prefix:]
+                if not skip_prefix_custom_mask:
+                    visible[number, :, :prefix] = mask[:, :prefix]
+        queries = q_extend[tokens].reshape(bs, new, *q_extend.shape[1:])
+        o_extend[tokens] = attend(queries, key, value, visible, scale, logit_cap).flatten(0, 1)

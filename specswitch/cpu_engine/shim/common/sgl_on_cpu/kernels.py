@@ -8,6 +8,9 @@ SGLang's spelling, kept because it passes these arguments by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
 import torch
 from torch import Tensor
 
@@ -145,16 +148,38 @@ def reconstruct_indices_from_tree_mask(
             sibling[b, i] = next((k for k in later if parent[i] >= 0 and parent[k] == parent[i]), -1)
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, scale: float, logit_cap: float = 0.0
-) -> Tensor:
-    """Attention of one request: ``query`` q x heads x dim, ``key``/``value`` k x kv_heads x dim, ``visible`` q x k bool
-    or None for all; returns q x heads x dim in the query's dtype, computed in float32."""
-    group = query.shape[1] // key.shape[1]
-    key, value = (x.float().repeat_interleave(group, dim=1) for x in (key, value))
-    scores = torch.einsum("qhd,khd->hqk", query.float(), key) * scale
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scale: float, logit_cap: float = 0.0) -> Tensor:
+    """Attention of requests with equally many queries, computed in float32.
+
+    ``query`` bs x q x heads x dim, ``key``/``value`` bs x k x kv_heads x dim, ``visible`` bool, bs x q (or 1) x k;
+    returns bs x q x heads x dim in the query's dtype, 0 where a query sees nothing.
+    """
+    bs, new, heads, dim = query.shape
+    kv_heads = key.shape[2]
+    # the heads that share a KV head follow each other; they and the queries become one axis
+    grouped = query.float().view(bs, new, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(bs, kv_heads, -1, dim)
+    scores = grouped @ key.float().permute(0, 2, 3, 1) * scale
     if logit_cap > 0:
         scores = logit_cap * torch.tanh(scores / logit_cap)
-    if visible is not None:
-        scores = scores.masked_fill(~visible, float("-inf"))
-    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value).to(query.dtype)
+    scores = scores.view(bs, kv_heads, heads // kv_heads, new, -1).masked_fill(~visible[:, None, None], float("-inf"))
+    weights = scores.softmax(-1).masked_fill(~visible.any(-1)[:, None, None, :, None], 0.0)
+    out = weights.view(bs, kv_heads, heads // kv_heads * new, -1) @ value.float().transpose(1, 2)
+    return out.view(bs, kv_heads, -1, new, dim).permute(0, 3, 1, 2, 4).reshape(query.shape).to(query.dtype)
+
+
+def padded(slots: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Slots by request and which of them are its own: ``slots`` bs x at least the longest, ``lengths`` bs; returns
+    int64 and bool bs x longest.  The others are its first, so that nothing is read that was never written."""
+    longest = int(lengths.max()) if lengths.numel() else 0
+    own = torch.arange(longest) < lengths[:, None]
+    return torch.where(own, slots[:, :longest], slots[:, :1]).long(), own
+
+
+def together(counts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Neighbours with equally many new tokens: the first request, the one behind the last, the number; never 0."""
+    first = 0
+    for number, run in groupby(counts):
+        end = first + len(list(run))
+        if number:
+            yield first, end, number
+        first = end

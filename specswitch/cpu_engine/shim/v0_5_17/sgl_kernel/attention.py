@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import metadata
 
 import torch
-from sgl_on_cpu.kernels import attend
+from sgl_on_cpu.kernels import attend, padded, together
 from torch import Tensor
 
 
@@ -38,23 +38,22 @@ def _extend(
 
     ``q``/``out`` tokens x heads x dim, ``tree_mask`` n x n per request or None for causal.
     """
-    offset = 0
-    rows = zip(
-        req_pool_indices.tolist(), seq_lens.tolist(), extend_seq_lens.tolist(), extend_start_loc.tolist(), strict=True
-    )
-    for row, length, new, start in rows:
-        if new == 0:
-            continue
-        slots = req_to_token[row, :length].long()
-        visible = torch.ones((new, length), dtype=torch.bool)
+    mask_at = 0
+    for first, end, new in together(extend_seq_lens.tolist()):
+        lengths = seq_lens[first:end]
+        slots, own = padded(req_to_token[req_pool_indices[first:end]], lengths)
         if tree_mask is None:
-            visible = visible.tril(length - new)
+            last = lengths[:, None] - new + torch.arange(new)
+            visible = torch.arange(own.shape[1]) <= last[:, :, None]
         else:
-            visible[:, length - new :] = tree_mask.view(-1)[offset : offset + new * new].view(new, new).bool()
-            offset += new * new
-        out[start : start + new] = attend(
-            q[start : start + new], k_buffer[slots], v_buffer[slots], visible, scaling, logit_cap
-        )
+            visible = own[:, None].repeat(1, new, 1)
+            for rows, length in zip(visible, lengths.tolist(), strict=True):
+                rows[:, length - new : length] = tree_mask.view(-1)[mask_at : mask_at + new * new].view(new, new)
+                mask_at += new * new
+        start = int(extend_start_loc[first])
+        tokens = slice(start, start + (end - first) * new)
+        queries = q[tokens].reshape(end - first, new, *q.shape[1:])
+        out[tokens] = attend(queries, k_buffer[slots], v_buffer[slots], visible, scaling, logit_cap).flatten(0, 1)
 
 
 def _decode(
@@ -75,9 +74,9 @@ def _decode(
     if k is not None and v is not None:
         k_buffer[loc] = k.view(-1, *k_buffer.shape[1:]).to(k_buffer.dtype)
         v_buffer[loc] = v.view(-1, *v_buffer.shape[1:]).to(v_buffer.dtype)
-    for i, (row, length) in enumerate(zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)):
-        slots = req_to_token[row, :length].long()
-        out[i : i + 1] = attend(q[i : i + 1], k_buffer[slots], v_buffer[slots], None, scaling, logit_cap)
+    slots, own = padded(req_to_token[req_pool_indices], seq_lens)
+    queries = q[: len(slots), None]
+    out[: len(slots)] = attend(queries, k_buffer[slots], v_buffer[slots], own[:, None], scaling, logit_cap)[:, 0]
 
 
 # fmt: off
