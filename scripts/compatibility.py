@@ -18,7 +18,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -33,6 +35,8 @@ from specswitch.engine.contract import RELEASE_LINES, ContractReport, EnginePath
 from specswitch.engine.contract.report import wheel_metadata  # noqa: E402
 
 OLDEST = Version("0.5.11")
+AT_ONCE = 4
+"""Downloads."""
 DOCUMENT = ROOT / "docs" / "compatibility.md"
 
 
@@ -58,11 +62,14 @@ def main() -> int:
     arguments.cache.mkdir(parents=True, exist_ok=True)
     if not arguments.offline:
         have = wheels(arguments.cache)
-        for release in published():
-            if release not in have:
-                print(f"fetching sglang {release}", flush=True)
-                fetch(release, arguments.cache)
-    rows = [row(release, wheel) for release, wheel in sorted(wheels(arguments.cache).items())]
+        with ThreadPoolExecutor(AT_ONCE) as fetching:
+            list(
+                fetching.map(
+                    fetch, (release for release in published() if release not in have), repeat(arguments.cache)
+                )
+            )
+    with ProcessPoolExecutor() as checking:
+        rows = list(checking.map(row, *zip(*sorted(wheels(arguments.cache).items()), strict=True)))
     if not rows:
         sys.exit(f"There is no SGLang wheel in {arguments.cache}; run without --offline to fetch them.")
     for entry in rows:
@@ -107,6 +114,7 @@ def published() -> list[Version]:
 
 def fetch(release: Version, cache: Path) -> None:
     """Download one wheel; an interrupted download leaves nothing behind that looks whole."""
+    print(f"fetching sglang {release}", flush=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     subprocess.run([*command, "--dest", str(cache), f"sglang=={release}"], check=True)
 
