@@ -9,8 +9,8 @@ it: its ``FutureMap`` relaying token ids (``sglangs_own``).
 
 - ``microseconds_per_step``: in the running server, by a stopwatch around each hook and each of SGLang's functions in
   it.  What the stopwatch takes itself is measured in every other turn, in which it runs at the same places around
-  nothing, and subtracted.  Between two steps of the CPU engine come some 20 ms of kernels run by an interpreter, which
-  leave nothing of the hooks in the processor's caches.
+  nothing, and subtracted.  Between two steps the CPU engine computes the model, on the same core, which leaves nothing
+  of the hooks in its caches.
 - ``warm_microseconds_per_step``: the hooks of one decode step called over and over, between two turns of the same
   server, with what SGLang's functions returned in the place of these functions; less the same calls without hooks.
   So it is where little else runs on the processor between two steps.
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -32,8 +33,10 @@ from typing import Any
 import click
 
 from specswitch import config as configuration
+from specswitch import profile as profiles
 from specswitch.cpu_engine import environment
 from specswitch.engine.hooks import InstanceHooks
+from specswitch.policy import automatic
 
 ROUNDS = 50
 """Steps that a warm reading covers."""
@@ -160,7 +163,8 @@ class Steps:
     def by_hook(self) -> dict[str, float]:
         """Seconds per step, without the stopwatch."""
         names = sorted({name for step in self._spent[False] for name in step})
-        return {name: self._median(name, False) - self._median(name, True) for name in names}
+        spent = {name: self._median(name, False) - self._median(name, True) for name in names}
+        return {name: seconds for name, seconds in spent.items() if seconds}  # others do not run in every step
 
     def _median(self, name: str, of_nothing: bool) -> float:
         return median(step.get(name, 0.0) for step in self._spent[of_nothing])
@@ -206,9 +210,13 @@ def sglangs_own(engine: Any, change: Callable[[Callable[..., Any]], Callable[...
 @click.option("--mode", default="eagle-v2", show_default=True, help="A mode of the CPU engine.")
 @click.option("--steps", default=300, show_default=True, help="Decode steps in which hooks are timed.")
 @click.option("--requests", default=4, show_default=True, help="Requests that run.")
-@click.option("--profile", type=click.Path(exists=True), help="Go by goodput, with this profile, not by watermarks.")
+@click.option(
+    "--profile",
+    type=click.Path(exists=True, path_type=Path),
+    help="Go by goodput, with this profile of whatever server, and not by watermarks.",
+)
 @click.option("--by-hook", is_flag=True, help="Show each hook's share.")
-def main(mode: str, steps: int, requests: int, profile: str | None, by_hook: bool) -> None:
+def main(mode: str, steps: int, requests: int, profile: Path | None, by_hook: bool) -> None:
     """Print the microseconds per decode step while SPECULATIVE and while PLAIN."""
     environment.activate()
     os.environ[configuration.ENABLE_VARIABLE] = "1"
@@ -224,12 +232,14 @@ def main(mode: str, steps: int, requests: int, profile: str | None, by_hook: boo
         around(hooks, owner, name, watch.hook(name, wrapper))
 
     InstanceHooks.around = timed_around  # type: ignore[method-assign]
-    goodput = ["--specswitch-policy", "goodput", "--specswitch-profile", profile] if profile else []
+    goodput = ["--specswitch-policy", "goodput"] if profile else []
     for pinned in ("speculative", "plain"):
         flags = [configuration.ENABLE_FLAG, "--specswitch-mode", pinned, *goodput]
         options = {"max_running_requests": requests, "max_total_tokens": 512 * requests}
         with InProcessScheduler(mode, flags=flags, checks=False, **options) as server:
             engine = server.scheduler.specswitch.engine
+            if profile:
+                _go_by(profile, server.scheduler.specswitch)
             timed = Steps(server, watch, requests)
             with sglangs_own(engine, watch.sglangs_own):
                 timed.take(steps)
@@ -249,6 +259,14 @@ def main(mode: str, steps: int, requests: int, profile: str | None, by_hook: boo
             if by_hook:
                 row["by_hook"] = {name: _microseconds(seconds) for name, seconds in timed.by_hook().items()}
             print(json.dumps(row))
+
+
+def _go_by(profile: Path, switch: Any) -> None:
+    """Where a server would refuse a profile that was made for another."""
+    config = configuration.from_environ(os.environ)
+    assert config is not None
+    switch.policy.auto = automatic(config, profiles.load(profile))
+    switch.reconsider()
 
 
 def _microseconds(seconds: float) -> float:

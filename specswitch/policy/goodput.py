@@ -153,7 +153,11 @@ class Goodput:
             # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
             go = ratio > (1.0 - settings.probe_gain if plain else 1.0)
         else:
-            go = ratio > self._hurdle and self._lost >= self._there_and_back(outlook, batch)
+            go = (
+                ratio > self._hurdle
+                and self._lost >= self._switching.there_and_back(0)  # spares counting what was missed in most turns
+                and self._lost >= self._there_and_back(outlook, batch)
+            )
         if go:
             self._asked = plain
             return Wish(outlook.other, str(outlook))
