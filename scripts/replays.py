@@ -21,12 +21,18 @@ from specswitch import profile as profiles
 from specswitch.profile import Prefill, Profile
 from specswitch.replay.load import Load, OpenLoop, read_trace, steps
 from specswitch.replay.report import compared, draw
-from specswitch.replay.run import compare
-from specswitch.replay.synthetic import LOADS, VARIANTS
+from specswitch.replay.run import compare, replay
+from specswitch.replay.synthetic import LOADS, VARIANTS, random_turns
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "docs" / "benchmarks" / "profiles").glob("*.json"))
 PICTURES = [("ramp", "eagle3-chain3"), ("turns", "eagle3-chain3"), ("Azure x6, changing", "eagle3-chain3")]
+
+LOOKING = ["0.5.12.post1-eagle-chain3", "0.5.17-eagle3-chain3", "0.5.17-eagle3-chain3, wins-at-long-context"]
+"""The servers on which the mode has to change with the text."""
+LOOKS = (4.0, 6.0, 8.0, 12.0, 16.0)
+"""Seconds."""
+SEEDS = range(8)
 
 Case = tuple[str, str, Callable[[], Load], Profile]
 """Load, server, a fresh load, what the server is like."""
@@ -93,6 +99,39 @@ def page(cells: dict[tuple[str, str], tuple[float, float, int]]) -> str:
     return "\n".join([HEAD, *rows, "", f"{tail}{': ' if short else ''}{'; '.join(short)}.", ""])
 
 
+LOOKING_HEAD = """## What cannot be known
+
+While a server decodes plainly nothing is drafted, and no policy can know that the text has become easy without looking.
+`oracle` knows. What that is worth shows in 240 seconds of 64 requests whose text takes turns as in `turns`, but after
+durations drawn at random, 40 seconds on average. Beside goodput stand oracles that have to look: as `oracle`, but while
+plain they go by the accept length that they last saw, and at a fixed interval they pay for a return and stay for a
+dwell. They know all step times and see in SPECULATIVE at once what the text is like. Changes that come at random leave
+nothing better than looking at a fixed interval, so that the best of a row is what could be had there.
+
+Tokens per second over the oracle's, mean of {count} loads (least).
+"""
+
+
+def looking() -> str:
+    """Goodput, and oracles that have to draft to know the accept length."""
+    names = ["goodput", *(f"looks every {every:g} s" for every in LOOKS)]
+    rows = [f"| server | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    known = servers()
+    for server in track(LOOKING, "Looking"):
+        profile = msgspec.structs.replace(known[server], prefill=Prefill(0.0, 0.0))
+        shares: dict[str, list[float]] = {name: [] for name in names}
+        for seed in SEEDS:
+            made = partial(random_turns, seed)
+            oracle = replay("oracle", made, profile).tokens_per_second
+            shares["goodput"].append(replay("goodput", made, profile).tokens_per_second / oracle)
+            for name, every in zip(names[1:], LOOKS, strict=True):
+                outcome = replay("oracle", made, profile, look_every=every)
+                shares[name].append(outcome.tokens_per_second / oracle)
+        shown = (f"{sum(found) / len(found):.3f} ({min(found):.3f})" for found in shares.values())
+        rows.append(f"| {server} | {' | '.join(shown)} |")
+    return "\n".join([LOOKING_HEAD.format(count=len(SEEDS)), *rows, ""])
+
+
 @click.command()
 @click.option(
     "--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Azure's conversation trace."
@@ -109,7 +148,7 @@ def main(trace: Path | None, out: Path) -> None:
         for pictured, kind in PICTURES:
             if load == pictured and server.endswith(kind):
                 draw(f"{load} on {server}", outcomes, out / f"replay-{load.replace(', ', '-').replace(' ', '-')}.png")
-    (out / "replay.md").write_text(page(cells), encoding="utf-8")
+    (out / "replay.md").write_text(f"{page(cells)}\n{looking()}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class RefinedStepTime:
         self._trust = trust
         self._bound = log(bound)
         self._buckets: dict[int, RunningMedian] = {}
-        self._corrections: dict[int, float] = {}
+        self._corrections: dict[int, tuple[float, float]] = {}
 
     def add(self, batch_size: int, context_tokens: float, seconds: float) -> None:
         """Take in a step that took ``seconds``; what is not a time or a batch is passed over."""
@@ -82,6 +82,13 @@ class RefinedStepTime:
 
     def correction(self, batch_size: int) -> float:
         """The factor on the curve's prediction."""
+        return self._known(batch_size)[0]
+
+    def calibrated_share(self, batch_size: int) -> float:
+        """How much of the prediction at a batch size is owed to the calibration and not to readings, 0 to 1."""
+        return self._known(batch_size)[1]
+
+    def _known(self, batch_size: int) -> tuple[float, float]:
         at = _bucket(batch_size)
         known = self._corrections.get(at)
         if known is None:
@@ -93,8 +100,8 @@ class RefinedStepTime:
                 weight = len(median) * 0.5 ** abs(bucket - at)
                 total += weight * median.value
                 weights += weight
-            known = exp(max(-self._bound, min(self._bound, total / weights)))
-            self._corrections[at] = known
+            correction = exp(max(-self._bound, min(self._bound, total / weights)))
+            known = self._corrections[at] = correction, self._trust / weights
         return known
 
 
@@ -106,27 +113,54 @@ def _bucket(batch_size: int) -> int:
 class AcceptEstimate:
     """The running accept length: tokens per request and verify step.
 
-    A step of many requests says more than a step of one, so the mean reaches back over about ``requests`` requests
-    verified, and over at least ``shortest`` and at most ``longest`` steps.  After a change, 5% of the old value are
-    left after 24 steps with 32 or more requests in the batch, and after 192 with 4 or fewer, at these defaults.
+    Two means are kept.  The short one reaches back over about ``requests`` requests verified, since a step of many
+    requests says more than a step of one, and over at least ``shortest`` and at most ``longest`` steps.  The long one
+    reaches ``memory`` times further.  It is the value, until the short one stands further away from it than chance
+    explains; then the text has changed, and the long one starts anew from the short one.  So a steady text is known
+    well and a new one soon: of a change by 2 tokens a tenth is left after 24 steps with 16 or more requests in the
+    batch, after 50 with 8 and after 130 with 2, at these defaults.
     """
 
-    def __init__(self, prior: float, requests: int = 256, shortest: int = 8, longest: int = 64) -> None:
+    _BY_CHANCE = 3.0
+    """Standard errors of the short mean that chance explains."""
+
+    def __init__(
+        self, prior: float, requests: int = 128, shortest: int = 8, longest: int = 32, memory: int = 16
+    ) -> None:
         self.value = prior
         """Tokens per request and verify step; the prior before the first."""
+        self._recent = prior
+        self._variance = 1.0
+        """Of the tokens of one request in one step."""
+        self._last: tuple[float, int] | None = None
         self._requests = requests
         self._shortest = shortest
         self._longest = longest
-        self._evidence = 4.0
+        self._memory = memory
+        self._evidence = self._recent_evidence = 4.0
+        """Steps that the two means stand for."""
 
     def add(self, tokens: int, requests: int) -> None:
         """Take in a verify step that put out ``tokens`` for ``requests`` requests."""
         if requests < 1:
             return
         reach = min(max(self._requests / requests, self._shortest), self._longest)
-        self.value += (tokens / requests - self.value) / min(reach, self._evidence + 1.0)
-        self._evidence = min(self._evidence + 1.0, self._longest)
+        longer = self._memory * reach
+        seen = tokens / requests
+        if self._last is not None:  # from step to step, so that a change of text counts once
+            seen_then, requests_then = self._last
+            spread = (seen - seen_then) ** 2 / (1.0 / requests + 1.0 / requests_then)
+            self._variance += (min(spread, self._BY_CHANCE**2 * self._variance) - self._variance) / longer
+        self._last = seen, requests
+        self._recent_evidence = min(self._recent_evidence + 1.0, reach)
+        self._evidence = min(self._evidence + 1.0, longer)
+        self._recent += (seen - self._recent) / self._recent_evidence
+        self.value += (seen - self.value) / self._evidence
+        error = self._variance / (requests * (2.0 * self._recent_evidence - 1.0))
+        if (self._recent - self.value) ** 2 > self._BY_CHANCE**2 * error:
+            self.value, self._evidence = self._recent, 0.5 * self._recent_evidence
 
     def doubt(self, trust: float) -> None:
         """Let what comes next replace the present value the sooner the lower ``trust`` (0 to 1)."""
         self._evidence *= trust
+        self._recent_evidence *= trust

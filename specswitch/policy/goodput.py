@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
-from specswitch.costs import StepTime, SwitchCost, advantage, seconds_lost
+from specswitch.costs import StepTime, SwitchCost, advantage, break_even_accept_length, seconds_lost
 from specswitch.policy.base import Wish
+from specswitch.policy.unseen import Unseen
 from specswitch.refine import AcceptEstimate, RefinedStepTime
 from specswitch.signals import BatchTokens, LoadSample, Mode, StepReading
+
+_NOTED = 0.1
+"""Of the least that both switches cost: a loss that has come to so much may go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +26,16 @@ class GoodputSettings:
     """The share of decode time that probes may cost at worst; 0 never probes."""
     dwell_steps: int = 32
     """The least stay in a mode, as the surrounding Dwell keeps it."""
-    accept_memory_steps: int = 1024
-    """Decode steps without speculation after which the accept length last seen is trusted by half."""
+    accept_memory_steps: int = 2048
+    """Decode steps after which a change of the accept length is expected, before any has been seen."""
     step_time_memory_steps: int = 16384
     """The same for the step time of PLAIN, which depends on no traffic."""
     step_time_doubt: float = 0.25
-    """By how much PLAIN may be faster than predicted once nothing is left of that trust."""
+    """By how much PLAIN may be faster than calibrated once nothing is left of that trust."""
+    read_step_time_doubt: float = 0.05
+    """The same where PLAIN has been read at the batch size."""
+    load_memory_steps: int = 512
+    """Decode steps over which a load that goes up and down is averaged."""
     probe_gain: float = 0.02
     """The least advantage that a probe must make conceivable."""
     savings_seconds: float = 1800.0
@@ -67,13 +76,17 @@ class Goodput:
 
     Each turn adds up the seconds that the other mode would have saved, as far as its advantage exceeds the
     hysteresis; a turn at which it would have lost takes as much away again, down to zero.  A wish follows when the
-    sum reaches the cost of both switches, the catch-up of what has been or would be missed included.  A large
-    advantage so counts at once, a small one after a while, and a load that hovers at the break-even never adds up.
+    sum reaches the least that both switches would have cost at any moment since it left zero, the catch-up of what
+    has been or would be missed included: the catch-up grows while one waits, and that is no reason to wait longer.
+    A large advantage so counts at once, a small one after a while, and a load that hovers at the break-even never
+    adds up.
 
     The other mode is known from when it last ran, and trusted less with every step since.  When the gain that may
-    have been overlooked reaches, by expectation, the worst cost of a look (not one draft token accepted), a probe is
-    wished for: a stay of one dwell.  It is paid for in advance, from ``probe_share`` of the decode time, and from a
-    part of what speculation has gained over PLAIN: where it never gains, probes cost no more than that share.
+    have been overlooked reaches, by expectation, what a look costs, a probe is wished for: a stay of one dwell.  Its
+    worst cost (not one draft token accepted) is paid for in advance, from ``probe_share`` of the decode time, and
+    from a part of what speculation has gained over PLAIN: where it never gains, probes cost no more than that share.
+    A probe of speculation ends where it came from unless the accept length exceeds what the load has called for of
+    late: it was made to learn that length, and says nothing about the load.
 
     Steers by ``sample.local.steps``, which differ between ranks: one rank decides for all
     (:mod:`specswitch.ranks`).  Without such readings the calibrated step times and ``sample.accept_length`` hold.
@@ -102,14 +115,20 @@ class Goodput:
         self._step = 0
         self._lost = 0.0
         """Seconds that the other mode would have saved."""
+        self._due = inf
+        """The sum of them at which the mode is to change."""
+        self._overlooked = 0.0
+        """Seconds that the other mode would have saved if it had been all that it may be."""
+        self._break_even: float | None = None
+        """The accept length that the load has called for of late."""
         self._savings = 0.0
         """Seconds that probes may still cost."""
-        self._unseen = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
-        """Decode steps since each mode last ran."""
-        self._away = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
-        """Decode steps since each mode last ran other than to probe."""
+        self._unseen = {
+            Mode.SPECULATIVE: Unseen(self._settings.accept_memory_steps),
+            Mode.PLAIN: Unseen(self._settings.step_time_memory_steps),
+        }
         self._probe_cost: float | None = None
-        """Of the probe wished for."""
+        """At worst, of the probe wished for and not come yet."""
         self._probing = False
         self._asked = False
         """Whether a return has been wished for and not come yet."""
@@ -126,6 +145,8 @@ class Goodput:
             self._enter(mode)
         if self._probing and sample.steps_in_mode > self._settings.dwell_steps:
             self._probing = False
+            if mode is Mode.SPECULATIVE:
+                self._unseen[mode].changed()
         if not sample.decode_batch_size:
             return self._idle()
         outlook = self._outlook(sample)
@@ -148,35 +169,43 @@ class Goodput:
         settings = self._settings
         plain = outlook.mode is Mode.PLAIN
         ratio = outlook.other_over_here
-        self._probe_cost = None
         if self._probing:
             # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
-            go = ratio > (1.0 - settings.probe_gain if plain else 1.0)
+            go = ratio > 1.0 - settings.probe_gain if plain else outlook.accept < (self._break_even or 0.0)
         else:
-            go = (
-                ratio > self._hurdle
-                and self._lost >= self._switching.there_and_back(0)  # spares counting what was missed in most turns
-                and self._lost >= self._there_and_back(outlook, batch)
-            )
+            go = ratio > self._hurdle and self._is_due(outlook, batch)
+        self._probe_cost = None if go or self._probing else self._worth_a_probe(outlook, batch)
         if go:
             self._asked = plain
             return Wish(outlook.other, str(outlook))
-        if not self._probing and self._savings > 0.0:
-            self._probe_cost = self._worth_a_probe(outlook, batch)
         if self._probe_cost is not None:
             self._asked = plain
-            return Wish(outlook.other, f"probe after {self._unseen[outlook.other]} steps; {outlook}")
+            return Wish(outlook.other, f"probe after {self._unseen[outlook.other].steps} steps; {outlook}")
         if self._asked and ratio < 1.0:
             self._asked = False
             return Wish(outlook.mode, str(outlook))
         return None
 
+    def _is_due(self, outlook: _Outlook, batch: BatchTokens) -> bool:
+        """Whether the other mode would have saved what both switches cost, now or at any moment since it began to.
+
+        What was missed is counted when that can decide, and once as soon as the loss is worth noting.
+        """
+        least = self._switching.there_and_back(0)
+        if self._lost < _NOTED * least:
+            return False
+        if self._due == inf:
+            self._due = self._lost + self._there_and_back(outlook, batch)
+        if self._lost < least:
+            return False
+        if self._lost < self._due:
+            cost = self._there_and_back(outlook, batch)
+            self._due = min(self._due, self._lost + cost)
+            return self._lost >= cost
+        return True
+
     def _there_and_back(self, outlook: _Outlook, batch: BatchTokens) -> float:
-        """What both switches cost, with what has been missed, or would be in one dwell."""
-        plain = outlook.mode is Mode.PLAIN
-        return self._switching.there_and_back(
-            batch.missed_tokens if plain else outlook.size * self._settings.dwell_steps
-        )
+        return self._switching.there_and_back(self._missed(outlook, batch))
 
     def _idle(self) -> Wish | None:
         """With no request there is nothing to drain or to catch up: be where the first one will be served best."""
@@ -188,25 +217,33 @@ class Goodput:
     # What a turn teaches
 
     def _learn(self, step: StepReading) -> None:
+        size = step.batch_size
         speculative = step.mode is Mode.SPECULATIVE
-        if speculative and step.batch_size > 0:
+        if speculative and size > 0:
             self._verified = True
-            self.accept.add(step.tokens, step.batch_size)
+            self.accept.add(step.tokens, size)
+            self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
+            if self._probing and self._mode is step.mode:
+                self._give_back(size, step.context_tokens, step.tokens / size)
         if step.seconds is not None:
             curve = self.speculative if speculative else self.plain
-            curve.add(step.batch_size, step.context_tokens, step.seconds)
+            curve.add(size, step.context_tokens, step.seconds)
+
+    def _give_back(self, size: int, context: int, accept: float) -> None:
+        """Of what a step of a probe was expected to lose at worst, what it has not lost goes back to the savings."""
+        plain, speculative = self.plain.seconds(size, context), self.speculative.seconds(size, context)
+        self._savings += min((accept - 1.0) * plain, max(0.0, speculative - plain))
 
     def _enter(self, mode: Mode) -> None:
         self._mode = mode
-        self._lost = 0.0
+        self._lost = self._overlooked = 0.0
+        self._due = inf
         self._asked = False
         self._probing = self._probe_cost is not None
         self._savings -= self._probe_cost or 0.0
         self._probe_cost = None
         if mode is Mode.SPECULATIVE:
-            self.accept.doubt(self._trust(mode))
-        else:
-            self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
+            self.accept.doubt(self._unseen[mode].trust)
 
     def _count(self, outlook: _Outlook, steps: int) -> None:
         settings = self._settings
@@ -215,14 +252,26 @@ class Goodput:
         lost = seconds_lost(seconds, outlook.other_over_here)
         # of that, what lies within the hysteresis is not counted
         self._lost = max(0.0, self._lost + seconds - self._hurdle * (seconds - lost))
+        if not self._lost:
+            self._due = inf
+        at_best = self._at_best(outlook)
+        if at_best >= self._hurdle + settings.probe_gain:
+            self._overlooked += seconds_lost(seconds, at_best)
         self._save(settings.probe_share * seconds, settings.probe_share * settings.savings_seconds)
-        if lost < 0.0 and mode is Mode.SPECULATIVE:
+        if lost < 0.0 and mode is Mode.SPECULATIVE and not self._probing:
             self._save(settings.reinvested * -lost, settings.probes_ahead * self._usual_cost(outlook))
-        self._unseen[mode] = 0
-        self._unseen[other] += steps
-        self._away[other] += steps
-        if not self._probing:
-            self._away[mode] = 0
+        self._unseen[other].passed(steps)
+        if self._probing:
+            self._unseen[mode].looked()
+        else:
+            self._unseen[mode].settled()
+            needed = break_even_accept_length(outlook.plain, outlook.speculative)
+            known = needed if self._break_even is None else self._break_even
+            self._break_even = known + (needed - known) * min(1.0, steps / settings.load_memory_steps)
+
+    def _missed(self, outlook: _Outlook, batch: BatchTokens) -> int:
+        """What will have to be caught up: what has been missed, or would be after one dwell in PLAIN."""
+        return batch.missed_tokens if outlook.mode is Mode.PLAIN else outlook.size * self._settings.dwell_steps
 
     def _save(self, seconds: float, upto: float) -> None:
         if self._savings < upto:
@@ -230,50 +279,50 @@ class Goodput:
 
     # Probes
 
-    def _trust(self, mode: Mode) -> float:
-        """In what was last seen of ``mode``: the longer it has held good, the slower it fades.
-
-        After ``u`` steps unseen ``s / (s + u)``, where ``s`` is what probes have confirmed it for, and the memory.
-        """
-        settings = self._settings
-        memory = settings.accept_memory_steps if mode is Mode.SPECULATIVE else settings.step_time_memory_steps
-        return (memory + self._away[mode] - self._unseen[mode]) / (memory + self._away[mode])
-
     def _worth_a_probe(self, outlook: _Outlook, batch: BatchTokens) -> float | None:
-        """The worst cost of a look at the other mode, if it is worth that by expectation and can be paid.
+        """The worst cost of a look at the other mode, if it is worth looking by expectation and can be paid.
 
         Doubt has grown evenly while the other mode was not seen, so half of that time's conceivable gain, times the
-        doubt there is now, has been lost by expectation.
+        doubt there is now, has been lost by expectation.  Should it have changed, the look costs nothing: the switch
+        was due.
         """
-        settings = self._settings
+        if self._at_best(outlook) < self._hurdle + self._settings.probe_gain:
+            return None
+        if self._probe_cost is not None:  # it has been asked for
+            return self._cost(outlook, self._missed(outlook, batch), 1.0)
+        if self._payable(outlook, missed=0) is None:  # whatever was missed, which takes counting
+            return None
+        return self._payable(outlook, self._missed(outlook, batch))
+
+    def _payable(self, outlook: _Outlook, missed: int) -> float | None:
+        worst = self._cost(outlook, missed, 1.0)
+        if worst >= self._savings:
+            return None
+        trust = self._unseen[outlook.other].trust
+        # the step time of PLAIN does not change with the traffic, so that looks at it are for when nothing is lost
+        usual = self._cost(outlook, missed, outlook.accept) if outlook.mode is Mode.PLAIN else worst
+        return worst if trust * usual <= 0.5 * (1.0 - trust) * self._overlooked else None
+
+    def _at_best(self, outlook: _Outlook) -> float:
+        """The other mode's goodput over the present one's, were all that was not seen of it as good as it may be."""
         if outlook.mode is Mode.PLAIN:
-            at_best = outlook.other_over_here * max(1.0, self._best_accept / outlook.accept)
+            return outlook.other_over_here * max(1.0, self._best_accept / outlook.accept)
+        settings, calibrated = self._settings, self.plain.calibrated_share(outlook.size)
+        return outlook.other_over_here * (
+            1.0 + max(settings.read_step_time_doubt, settings.step_time_doubt * calibrated)
+        )
+
+    def _cost(self, outlook: _Outlook, missed: int, accept: float) -> float:
+        """Seconds that a probe of one dwell loses with an accept length of ``accept``, both switches included.
+
+        At worst that is 1: in SPECULATIVE every request gets at least the one token that it would have got from a
+        plain step.  In PLAIN the step may take as much longer than predicted as a doubted one may take less.
+        """
+        if outlook.mode is Mode.PLAIN:
+            lost = outlook.speculative - accept * outlook.plain
         else:
-            at_best = outlook.other_over_here * (1.0 + settings.step_time_doubt)
-        if at_best < self._hurdle + settings.probe_gain:
-            return None
-        unseen = self._unseen[outlook.other] * outlook.here
-        overlooked = 0.5 * (1.0 - self._trust(outlook.other)) * seconds_lost(unseen, at_best)
-        most = min(self._savings, overlooked)
-        if self._worst_cost(outlook, missed_tokens=0) > most:  # whatever was missed, which takes counting
-            return None
-        cost = self._worst_cost(outlook, batch.missed_tokens)
-        return cost if cost <= most else None
-
-    def _worst_cost(self, outlook: _Outlook, missed_tokens: int) -> float:
-        """Seconds that a probe of one dwell can lose at worst, both switches included.
-
-        In SPECULATIVE every request gets at least the one token that it would have got from a plain step.  In PLAIN
-        the step may take as much longer than predicted as a doubted one may take less.
-        """
-        settings = self._settings
-        steps = settings.dwell_steps
-        if outlook.mode is Mode.PLAIN:
-            lost = steps * max(0.0, outlook.speculative - outlook.plain)
-            return lost + self._switching.there_and_back(missed_tokens)
-        slow = outlook.plain * (1.0 + settings.step_time_doubt)
-        lost = steps * max(0.0, slow - outlook.speculative / outlook.accept)
-        return lost + self._switching.there_and_back(steps * outlook.size)
+            lost = outlook.plain * (1.0 + self._settings.step_time_doubt) - outlook.speculative / outlook.accept
+        return self._settings.dwell_steps * max(0.0, lost) + self._switching.there_and_back(missed)
 
     def _usual_cost(self, outlook: _Outlook) -> float:
         """What a probe of speculation will cost after a stay of four dwells in PLAIN."""

@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 
 from specswitch.config import OperatingMode, SwitchConfig
-from specswitch.costs import advantage
-from specswitch.engine.base import SpeculativeEntry
 from specswitch.engine.reentry import ReentryRecord
 from specswitch.machine import Transition
 from specswitch.policy import Wish, policy_for
 from specswitch.profile import Profile
 from specswitch.records import StepCounts, TransitionRecord
 from specswitch.replay.load import Load
+from specswitch.replay.oracles import LookingOracle, Oracle
 from specswitch.replay.server import Limits, Noise, SimulatedServer
 from specswitch.signals import LoadSample, Mode
 from specswitch.switch import Switch
@@ -59,17 +58,30 @@ def replay(
     limits: Limits | None = None,
     noise: Noise | None = None,
     seed: int = 0,
+    look_every: float | None = None,
 ) -> Outcome:
     """Serve a fresh ``load`` on the server that ``truth`` describes, decided as ``contender`` says.
 
-    ``believed`` is the profile that the goodput policy goes by, where it is not the truth.
+    Args:
+        contender: one of :data:`CONTENDERS`.
+        load: makes it.
+        truth: what the server is like.
+        config: what the policies are told.
+        believed: the profile that the goodput policy goes by, where it is not the truth.
+        limits: what bounds the batch.
+        noise: how far the server strays from ``truth``.
+        seed: of the noise.
+        look_every: the seconds after which the oracle looks, if it has to draft to know the accept length.
     """
     server = SimulatedServer(truth, load(), limits or Limits(), noise or Noise(), seed)
     record = _Record(server)
-    if contender == "oracle":
-        server.attach(_Oracle(server, record))
+    config = config or SwitchConfig()
+    if contender != "oracle":
+        server.attach(_switch(server, record, contender, config, believed or truth))
+    elif look_every is None:
+        server.attach(Oracle(server, record.changed))
     else:
-        server.attach(_switch(server, record, contender, config or SwitchConfig(), believed or truth))
+        server.attach(LookingOracle(server, record.changed, look_every, config.dwell_steps))
     while server.now < server.load.duration:
         server.turn()
         record.note()
@@ -166,41 +178,3 @@ class _Record:
                 }
             )
         self._slot_starts_at = (server.now, server.tokens)
-
-
-class _Oracle:
-    """Knows the true step times and the true accept length, and changes the mode before any step, at no cost.
-
-    No real server can reach it: it pays neither drain nor catch-up and needs no time to notice.
-    """
-
-    def __init__(self, server: SimulatedServer, record: _Record) -> None:
-        self._server = server
-        self._record = record
-
-    def on_turn(self) -> None:
-        server = self._server
-        size, context = server.batch_size, server.context_tokens
-        if not size:
-            return
-        plain, speculative = server.plain.seconds(size, context), server.speculative.seconds(size, context)
-        accept = min(server.load.accept_length(server.now), server.truth.longest_accept_length)
-        best = Mode.SPECULATIVE if advantage(accept, plain, speculative) > 1.0 else Mode.PLAIN
-        if best is not server.mode:
-            server.mode = best
-            self._record.changed("")
-
-    def on_decode_step(self, mode: Mode) -> None:
-        """Its own choice."""
-
-    def on_returned(self, entry: SpeculativeEntry) -> None:
-        """Never called: it asks for no return."""
-
-    def on_reentry(self, record: ReentryRecord) -> None:
-        """Never called, for the same reason."""
-
-    def on_fault(self, doing: str, error: BaseException) -> None:
-        raise error
-
-    def status(self) -> dict[str, Any]:
-        return {}

@@ -157,6 +157,14 @@ class SimulatedServer:
         self._return_asked = False
         return True
 
+    def switch_at_no_cost(self, mode: Mode) -> None:
+        """As no server can."""
+        self.mode = mode
+        self._undisturbed = False
+        if mode is Mode.SPECULATIVE:
+            self._all_covered_to = self._plain_steps
+            self._sum_covered_to = len(self._running) * self._plain_steps
+
     # What runs
 
     @property
@@ -239,10 +247,7 @@ class SimulatedServer:
         missed = self.missed_tokens
         if requests:
             self._pass(self._cost.to_speculative(missed))
-        self.mode = Mode.SPECULATIVE
-        self._undisturbed = False
-        self._all_covered_to = self._plain_steps
-        self._sum_covered_to = requests * self._plain_steps
+        self.switch_at_no_cost(Mode.SPECULATIVE)
         self._advance(1.0)
         assert self._listener is not None
         self._listener.on_returned(SpeculativeEntry(requests, round(missed)))

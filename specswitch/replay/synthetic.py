@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
+from random import Random
 
 import msgspec
 
@@ -52,6 +54,16 @@ def high(profile: Profile, seconds: float = 120.0) -> Load:
 def turns(profile: Profile, seconds: float = 240.0) -> Load:
     """64 requests in flight of two kinds of traffic that take turns, 40 seconds each."""
     return ClosedLoop("turns", lambda now: 64, lambda now: 1.3 if int(now / 40) % 2 else 3.3, seconds)
+
+
+def random_turns(seed: int, seconds: float = 240.0) -> Load:
+    """As :func:`turns`, but for durations drawn at random, of 40 seconds on average (exponentially distributed)."""
+    random, ends = Random(seed), [0.0]
+    while ends[-1] < seconds:
+        ends.append(ends[-1] + random.expovariate(1.0 / 40.0))
+    return ClosedLoop(
+        f"turns at random {seed}", lambda now: 64, lambda now: 3.3 if bisect_right(ends, now) % 2 else 1.3, seconds
+    )
 
 
 def context(profile: Profile, seconds: float = 120.0) -> Load:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from specswitch.profile import Curve, Prefill, Profile
 from specswitch.replay.load import ClosedLoop, Load, OpenLoop, Request, between, read_trace, steps
 from specswitch.replay.run import compare, replay
 from specswitch.replay.server import Limits, Noise
-from specswitch.replay.synthetic import LOADS, VARIANTS, jitter, ramp
+from specswitch.replay.synthetic import LOADS, VARIANTS, jitter, ramp, random_turns
 
 PROFILES = Path(__file__).parents[2] / "docs" / "benchmarks" / "profiles"
 QUIET = Noise(step_time=0.0, hiccups=0.0, accept=False)
@@ -170,6 +171,37 @@ def test_goodput_comes_close_to_the_oracle_and_never_below_the_better_static(
     rate = {contender: outcome.tokens_per_second for contender, outcome in outcomes.items()}
     assert rate["goodput"] >= 0.97 * rate["oracle"]
     assert rate["goodput"] >= 0.99 * max(rate["always"], rate["never"])
+
+
+class TestOracles:
+    @pytest.mark.parametrize("accept", [1.2, 3.5])
+    def test_one_that_has_to_look_needs_no_look_at_a_text_that_does_not_change(self, accept: float) -> None:
+        load = closed(64, accept, 20.0)
+        knows, looks = (replay("oracle", load, server(), look_every=every) for every in (None, 1e9))
+        assert looks.tokens == pytest.approx(knows.tokens)
+
+    def test_a_look_costs_a_return_and_a_dwell_and_tells(self) -> None:
+        """The text becomes easy after ten seconds, and a look is taken every four."""
+        profile = server()
+
+        def load() -> Load:
+            return ClosedLoop("closed", lambda now: 64, steps(1.2, (10.0, 3.3)), 20.0)
+
+        knows, looks = (replay("oracle", load, profile, noise=QUIET, look_every=every) for every in (None, 4.0))
+        assert knows.switches == 2
+        assert looks.switches == 6, "two looks in vain, and one that is none"
+        assert [slot["plain"] for slot in looks.timeline if 10.5 < slot["seconds"] < 12.0] == [1.0] * 14
+        assert {slot["plain"] for slot in looks.timeline if slot["seconds"] > 14.0} == {0.0}
+        assert looks.tokens < 0.97 * knows.tokens
+
+    def test_goodput_comes_close_to_one_that_has_to_look(self) -> None:
+        profile = server("h200-llama8b-0.5.17-eagle3-chain3")
+        shares = []
+        for seed in range(3):
+            load = partial(random_turns, seed)
+            best = max(replay("oracle", load, profile, look_every=every).tokens for every in (4.0, 6.0, 8.0))
+            shares.append(replay("goodput", load, profile).tokens / best)
+        assert sum(shares) / len(shares) >= 0.98
 
 
 @pytest.mark.parametrize("name", ["h200-llama8b-0.5.12.post1-eagle-chain3", "h200-llama8b-0.5.17-eagle3-chain3"])
