@@ -358,7 +358,7 @@ MUTATIONS = [
         for mode in (V1, V2)
     ),
     *(
-        Mutation("tell cached slots apart", mode, method("_note_row", nothing), DRAFT, play_conversation)
+        Mutation("tell cached slots apart", mode, method("_going_in", nothing), DRAFT, play_conversation)
         for mode in (V1, V2)
     ),
 ]
