@@ -79,7 +79,7 @@ def test_ranks_never_part_whatever_their_clocks_say(turns: int) -> None:
         broadcast((first, second), outbox)
         assert (first.mode, first.step) == (second.mode, second.step)
     assert first.switches == second.switches
-    assert len(first.switches) > 100
+    assert len(first.switches) > 40, "too few to have something to disagree about"
 
 
 def test_left_to_themselves_they_would_part() -> None:
