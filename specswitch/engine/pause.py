@@ -12,6 +12,8 @@ class PauseBudget:
     """
 
     _LEAST_TOKENS = 32
+    _SHARE = 0.85
+    """Of the pause for the forward: the plain step beside which it runs lies in the same gap between two tokens."""
 
     def __init__(
         self, max_pause_ms: float, most_tokens: int, floor_ms: float = 20.0, ms_per_token: float = 0.022
@@ -25,7 +27,7 @@ class PauseBudget:
     @property
     def tokens(self) -> int:
         """Tokens that the next forward may cover."""
-        room = max(0.0, self._max_pause_ms - self._floor_ms) / self._ms_per_token
+        room = max(0.0, self._SHARE * self._max_pause_ms - self._floor_ms) / self._ms_per_token
         return min(self._most_tokens, max(self._LEAST_TOKENS, int(room)))
 
     def took(self, tokens: int, milliseconds: float) -> None:
