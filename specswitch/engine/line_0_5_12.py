@@ -14,8 +14,8 @@ Relies on (0.5.12.post1): ``managers/scheduler.py`` ``Scheduler.get_next_batch_t
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -24,18 +24,15 @@ from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
 from specswitch.engine import draft_alone, kv
 from specswitch.engine.base import (
-    DraftKV,
     EngineFacts,
     PlainEntry,
     SpeculativeEntry,
     TurnListener,
 )
-from specswitch.engine.beside import CatchUpBeside
-from specswitch.engine.census import Census
+from specswitch.engine.common import CommonEngine
 from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, open_gap, set_gap
 from specswitch.engine.draft_kv import (
@@ -47,26 +44,22 @@ from specswitch.engine.draft_kv import (
     start_at_gaps,
     turn_into_catch_up,
 )
-from specswitch.engine.hooks import InstanceHooks, swapped
+from specswitch.engine.hooks import swapped
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import PlainForward
 from specswitch.engine.plain_launch import PlainLaunch
 from specswitch.engine.prefix_slots import PrefixSlots
-from specswitch.engine.readings import StepReadings
-from specswitch.engine.return_room import ReturnRoom
 from specswitch.engine.supported_0_5_12 import unsupported_scheduler
 from specswitch.errors import UnsupportedError
-from specswitch.signals import LoadSample, LocalReadings, Mode
+from specswitch.signals import Mode
 
 NONE, _DECODE = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
-_SPECULATIVE, _PLAIN = Mode.SPECULATIVE, Mode.PLAIN
-_NO_READINGS = LocalReadings()
 _TRACKING = "keeping track of draft KV in the prefix cache"
 _LARGEST_EXTEND = 16384
 """Tokens of one catch-up forward at most, where SGLang does not chunk its prefills."""
 
 
-class Line0512Engine(CatchUpBeside):
+class Line0512Engine(CommonEngine):
     """Switches a live scheduler of SGLang 0.5.11-0.5.12; see ``specswitch.engine.base.Engine``."""
 
     path: Literal["v1", "v2"]
@@ -104,9 +97,7 @@ class Line0512Engine(CatchUpBeside):
             page_size=scheduler.page_size,
         )
         self.rank: int = scheduler.tp_rank
-        self._scheduler = scheduler
-        self._algorithm = scheduler.spec_algorithm
-        self._has_draft_kv = not self._algorithm.is_ngram()
+        self._prepare(scheduler, config)
         chunk = (
             args.chunked_prefill_size
             if args.chunked_prefill_size and args.chunked_prefill_size > 0
@@ -127,16 +118,6 @@ class Line0512Engine(CatchUpBeside):
                 scheduler, self._unseen, lambda req: req.req_pool_idx, lambda req: req.cache_protected_len
             )
         self._plain_launch = PlainLaunch(scheduler, plain_forward)
-        self._census = Census(scheduler, config.plain_for)
-        self._return_room = ReturnRoom(scheduler)
-        self._accept = AcceptMeter()
-        self._readings = StepReadings() if config.policy == "goodput" else None
-        self._hooks = InstanceHooks()
-        self._listener: TurnListener
-        self._plain = False
-        """Whether the running batch is in plain form."""
-        self._draining = False
-        self._return_asked: DraftKV | None = None
         self._awaits_other_loop = False
         """Whether a plain turn has something to do before it, also where no return is asked for."""
         self._held_batch: ScheduleBatch | None = None
@@ -167,45 +148,6 @@ class Line0512Engine(CatchUpBeside):
         # the dispatcher holds the bound method it was built with, so an instance attribute would not be seen
         hooks.replace_item(scheduler._request_dispatcher._mapping, GetInternalStateReq, self._internal_state)
 
-    def release(self) -> None:
-        if self._plain or self._draining:
-            raise RuntimeError("the hooks can only be taken out in speculative form")
-        self._hooks.remove_all()
-
-    def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
-        census = self._census
-        census.take()
-        return LoadSample(
-            mode,
-            census.size,
-            len(self._scheduler.waiting_queue),
-            decode_step,
-            steps_in_mode,
-            self._accept.value,
-            census.features,
-            self,
-            _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
-        )
-
-    def batch_version(self) -> int:
-        return self._census.take()
-
-    @property
-    def context_tokens(self) -> int:
-        """As results have been processed: under overlap one step late."""
-        return self._census.context_tokens
-
-    @property
-    def missed_tokens(self) -> int:
-        """See :class:`specswitch.signals.BatchTokens`."""
-        return sum(map(missing_tokens, self._census.unfinished())) if self._plain and self._has_draft_kv else 0
-
-    def start_drain(self) -> None:
-        self._draining = True
-
-    def cancel_drain(self) -> None:
-        self._draining = False
-
     def drained(self) -> bool:
         return not self._decode_in_flight()
 
@@ -234,15 +176,6 @@ class Line0512Engine(CatchUpBeside):
         self._plain, self._draining = True, False
         self._reentry.left()
         return PlainEntry(requests=len(reqs), slots_given_back=count)
-
-    def request_return(self, draft_kv: DraftKV) -> None:
-        self._return_asked = draft_kv
-        self._return_room.asked()
-
-    def cancel_return(self) -> bool:
-        if self._plain:
-            self._return_asked = None
-        return self._plain
 
     # Hooks
 
@@ -315,7 +248,7 @@ class Line0512Engine(CatchUpBeside):
                 original(batch, result)
             self._after_catch_up(batch)
             self._interrupted()
-            self._listener.on_decode_step(_PLAIN)
+            self._listener.on_decode_step(Mode.PLAIN)
             self._finish_return(SpeculativeEntry(len(batch.reqs), catch_up.tokens))
             return
         original(batch, result)
@@ -326,22 +259,6 @@ class Line0512Engine(CatchUpBeside):
             self._count_step(batch, result)
         except Exception as error:
             self._listener.on_fault("counting a decode step", error)
-
-    def _count_step(self, batch: ScheduleBatch, result: Any) -> None:
-        size = len(batch.reqs)
-        mode, tokens = _PLAIN, size
-        if batch.spec_algorithm is not NONE:
-            mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
-            self._accept.add(tokens, size)
-            self._reentry.verified(tokens, size)
-        if self._readings is not None:
-            self._readings.decoded(mode, size, self._census.context_tokens, tokens)
-        self._census.context_tokens += tokens
-        self._listener.on_decode_step(mode)
-
-    def _interrupted(self) -> None:
-        if self._readings is not None:
-            self._readings.interrupted()
 
     def _around_decode_stats(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         scheduler = self._scheduler
@@ -359,14 +276,6 @@ class Line0512Engine(CatchUpBeside):
         with self._contained("showing the status"):
             reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_kv_status()}
         return reply
-
-    @contextmanager
-    def _contained(self, doing: str) -> Iterator[None]:
-        """What goes wrong in here is reported to the Switch and does not reach the scheduler."""
-        try:
-            yield
-        except Exception as error:
-            self._listener.on_fault(doing, error)
 
     # SPECULATIVE -> PLAIN
 

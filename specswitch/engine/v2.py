@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 
-from specswitch.accept import AcceptMeter
 from specswitch.config import SwitchConfig
 from specswitch.engine import draft_alone, kv, v2_batch, v2_compat
 from specswitch.engine.base import (
@@ -34,25 +33,20 @@ from specswitch.engine.base import (
     SpeculativeEntry,
     TurnListener,
 )
-from specswitch.engine.beside import CatchUpBeside
-from specswitch.engine.census import Census
+from specswitch.engine.common import CommonEngine
 from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
 from specswitch.engine.draft_kv import is_worth, missing_tokens
-from specswitch.engine.hooks import InstanceHooks, swapped
+from specswitch.engine.hooks import swapped
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import PlainForward, plain_forward
 from specswitch.engine.plain_launch import PlainLaunch
 from specswitch.engine.prefix_slots import PrefixSlots
-from specswitch.engine.readings import StepReadings
-from specswitch.engine.return_room import ReturnRoom
 from specswitch.engine.supported_v2 import unsupported, unsupported_scheduler
 from specswitch.errors import UnsupportedError
-from specswitch.signals import LoadSample, LocalReadings, Mode
 
 __all__ = ["V2Engine", "create", "unsupported"]
 
-_SPECULATIVE, _PLAIN, _NO_READINGS = Mode.SPECULATIVE, Mode.PLAIN, LocalReadings()
 _LARGEST_EXTEND = 16384
 """Tokens of one forward over missing draft KV at most, where SGLang does not chunk its prefills."""
 _MOST_CHUNKS = 4
@@ -61,7 +55,7 @@ _FREE_RIDE = 1024
 """Tokens up to which a forward takes little longer than its floor (docs/benchmarks: 20 ms, 22 microseconds a token)."""
 
 
-class V2Engine(CatchUpBeside):
+class V2Engine(CommonEngine):
     """Switches a live scheduler; see ``specswitch.engine.base.Engine``."""
 
     def __init__(
@@ -82,7 +76,6 @@ class V2Engine(CatchUpBeside):
             UnsupportedError: the model keeps state besides one pool of KV slots.
         """
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
-        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
         refusal = unsupported_scheduler(scheduler)
         if refusal is not None:
@@ -99,17 +92,9 @@ class V2Engine(CatchUpBeside):
             num_draft_tokens=scheduler.server_args.speculative_num_draft_tokens,
             page_size=scheduler.page_size,
         )
-        self._scheduler = scheduler
-        self._algorithm = scheduler.spec_algorithm
-        self._none, self._decode = SpeculativeAlgorithm.NONE, ForwardMode.DECODE
-        self._has_draft_kv = not self._algorithm.is_ngram()
+        self._prepare(scheduler, config)
+        self._decode = ForwardMode.DECODE
         self._plain_launch = PlainLaunch(scheduler, plain_forward, scheduler.future_map)
-        self._census = Census(scheduler, config.plain_for)
-        self._return_room = ReturnRoom(scheduler)
-        self._accept = AcceptMeter()
-        self._readings = StepReadings() if config.policy == "goodput" else None
-        self._hooks = InstanceHooks()
-        self._listener: TurnListener
         self._processor_counts_the_tail = v2_compat.processor_counts_the_tail()
 
         chunk = scheduler.chunked_prefill_size
@@ -124,10 +109,6 @@ class V2Engine(CatchUpBeside):
         self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
         self._prefix_slots = PrefixSlots(scheduler, self._unseen, v2_compat.row_index, v2_compat.protected_len)
 
-        self._plain = False
-        """Whether the running batch is in plain form."""
-        self._draining = False
-        self._return_asked: DraftKV | None = None
         self._held: Any = None
         """The running batch, in a turn that launches no decode."""
         self._returning: Any = None
@@ -159,45 +140,6 @@ class V2Engine(CatchUpBeside):
             self._alone.attach(hooks, listener.on_fault)
         v2_compat.hook_internal_state(hooks, scheduler, self._around_internal_state)
 
-    def release(self) -> None:
-        if self._plain or self._draining:
-            raise RuntimeError("the hooks can only be taken out in speculative form")
-        self._hooks.remove_all()
-
-    def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
-        census = self._census
-        census.take()
-        return LoadSample(
-            mode,
-            census.size,
-            len(self._scheduler.waiting_queue),
-            decode_step,
-            steps_in_mode,
-            self._accept.value,
-            census.features,
-            self,
-            _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
-        )
-
-    def batch_version(self) -> int:
-        return self._census.take()
-
-    @property
-    def context_tokens(self) -> int:
-        """As results have been processed: under overlap one step late."""
-        return self._census.context_tokens
-
-    @property
-    def missed_tokens(self) -> int:
-        """See :class:`specswitch.signals.BatchTokens`."""
-        return sum(map(missing_tokens, self._census.unfinished())) if self._plain and self._has_draft_kv else 0
-
-    def start_drain(self) -> None:
-        self._draining = True
-
-    def cancel_drain(self) -> None:
-        self._draining = False
-
     def drained(self) -> bool:
         return not self._in_flight()
 
@@ -214,15 +156,6 @@ class V2Engine(CatchUpBeside):
         self._plain, self._draining, self._penalties_due = True, False, True
         self._reentry.left()
         return PlainEntry(requests=len(everyone), slots_given_back=given_back)
-
-    def request_return(self, draft_kv: DraftKV) -> None:
-        self._return_asked = draft_kv
-        self._return_room.asked()
-
-    def cancel_return(self) -> bool:
-        if self._plain:
-            self._return_asked = None
-        return self._plain
 
     # Hooks
 
@@ -337,14 +270,6 @@ class V2Engine(CatchUpBeside):
             reply.internal_state["specswitch"] = {**self._listener.status(), "draft_kv": self._draft_kv_status()}
         return reply
 
-    @contextmanager
-    def _contained(self, doing: str) -> Iterator[None]:
-        """What goes wrong in here is reported to the Switch and does not reach the scheduler."""
-        try:
-            yield
-        except Exception as error:
-            self._listener.on_fault(doing, error)
-
     def _insist(self, doing: str, step: Callable[..., Any], *args: Any) -> Any:
         """Do what SGLang cannot go on without: report a fault to the Switch, and try once more."""
         try:
@@ -352,22 +277,6 @@ class V2Engine(CatchUpBeside):
         except Exception as error:
             self._listener.on_fault(doing, error)
         return step(*args)
-
-    def _count_step(self, batch: Any, result: Any) -> None:
-        size = len(batch.reqs)
-        mode, tokens = _PLAIN, size
-        if batch.spec_algorithm is not self._none:
-            mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
-            self._accept.add(tokens, size)
-            self._reentry.verified(tokens, size)
-        if self._readings is not None:
-            self._readings.decoded(mode, size, self._census.context_tokens, tokens)
-        self._census.context_tokens += tokens
-        self._listener.on_decode_step(mode)
-
-    def _interrupted(self) -> None:
-        if self._readings is not None:
-            self._readings.interrupted()
 
     # SPECULATIVE -> PLAIN
 

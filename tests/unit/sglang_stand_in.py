@@ -272,6 +272,7 @@ ENGINE_MODULES = (
     "draft_kv",
     "draft_alone",
     "beside",
+    "common",
     "v2",
     "v2_batch",
     "v2_compat",

@@ -90,7 +90,6 @@ _LINE = Need(
         *SCHEDULER.attributes(_BOTH, whys.DIVISION, "spec_algorithm"),
         *SCHEDULER.attributes(_BOTH, whys.HELD_BACK, "running_batch"),
         *SCHEDULER.attributes(_READ, whys.JOINS_PLAIN, "last_batch"),
-        *SCHEDULER.attributes(_READ, "count the requests that wait", "waiting_queue"),
         *SCHEDULER.attributes(_READ, whys.ROW, "req_to_token_pool", "page_size"),
         *ROWS.attributes(_READ, whys.ROW, "req_to_token"),
         *SCHEDULER.attributes(_READ, whys.COUNT_FREE, "token_to_kv_pool_allocator", "tree_cache"),
@@ -104,7 +103,6 @@ _LINE = Need(
         *SAMPLING.attributes(_READ, whys.PENALTIES, "penalizer_orchestrator"),
         *ORCHESTRATOR.attributes(_READ, whys.PENALTIES, "is_required"),
         *ALGORITHM.members(whys.MARK_PLAIN, "NONE"),
-        ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
         *FORWARD_MODE.members(whys.TELL_APART, "DECODE"),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
         BATCH.itself(whys.HELD_BACK, use=_CALL, keywords=("reqs", "batch_is_full")),
@@ -136,7 +134,6 @@ _LINE = Need(
         ),
         *REQ.attributes(_READ, whys.PREFIX, "origin_input_ids", "fill_ids", "cache_protected_len"),
         *REQ.attributes(_BOTH, whys.GIVE_BACK, "kv_allocated_len"),
-        *RESULT.attributes(_READ, whys.VERIFY_ONLY, "num_correct_drafts"),
     ),
 )
 

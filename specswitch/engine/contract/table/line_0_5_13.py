@@ -125,7 +125,6 @@ _V2 = Need(
         ),
         EAGLE_V2.method("forward_batch_generation", _CALL, whys.CATCH_UP, args=("batch",)),
         *SLOT_ALLOCATOR.attributes(_READ, whys.PREFIX, "size", "device"),
-        *SCHEDULER.attributes(_READ, "count the requests that wait", "waiting_queue"),
         *SCHEDULER.attributes(_READ, "know whether a launched step's result has yet to be processed", "result_queue"),
         *SCHEDULER.attributes(_READ, whys.ROW, "req_to_token_pool", "page_size"),
         *ROWS.attributes(_READ, whys.ROW, "req_to_token"),
@@ -142,8 +141,6 @@ _V2 = Need(
         *MODEL_CONFIG.attributes(_READ, whys.PENALTIES, "vocab_size"),
         *SAMPLING.attributes(_READ, whys.PENALTIES, "penalizer_orchestrator"),
         *ORCHESTRATOR.attributes(_READ, whys.PENALTIES, "is_required"),
-        *ALGORITHM.members(whys.MARK_PLAIN, "NONE"),
-        ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
         *FORWARD_MODE.members(whys.TELL_APART, "DECODE"),
         FORWARD_MODE.method("is_extend", _CALL, whys.TELL_APART),
         BATCH.method("is_empty", _CALL, whys.DROP_FINISHED),
@@ -160,7 +157,6 @@ _V2 = Need(
         *NGRAM_INPUT.attributes(_READ, _PREFILLED, "accept_tokens"),
         REQ.method("finished", _CALL, "count unfinished requests only"),
         *REQ.attributes(_READ, whys.ENTER_PLAIN, "rid", "origin_input_ids", "output_ids"),
-        *RESULT.attributes(_READ, whys.VERIFY_ONLY, "num_correct_drafts"),
     ),
 )
 

@@ -221,6 +221,18 @@ KV = Need(
     REQ.attributes(_READ, whys.CATCH_UP, "origin_input_ids", "output_ids"),
 )
 
+COMMON = Need(
+    "specswitch.engine.common",
+    (
+        *SCHEDULER.attributes(_READ, "count the requests that wait", "waiting_queue"),
+        *SCHEDULER.attributes(_READ, whys.TELL_APART, "spec_algorithm"),
+        *ALGORITHM.members(whys.TELL_APART, "NONE"),
+        ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
+        *BATCH.attributes(_READ, whys.TELL_APART, "reqs", "spec_algorithm"),
+        *RESULT.attributes(_READ, whys.VERIFY_ONLY, "num_correct_drafts"),
+    ),
+)
+
 CENSUS = Need(
     "specswitch.engine.census",
     (
@@ -372,6 +384,7 @@ SHARED = (
     PLAIN_LAUNCH,
     DRAFT_ALONE,
     KV,
+    COMMON,
     CENSUS,
     RETURN_ROOM,
     PREFIX_SLOTS,

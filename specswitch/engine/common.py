@@ -1,0 +1,126 @@
+"""What the engines of both release lines are alike in: what they count, and what they are asked for.
+
+Relies on ``Scheduler.waiting_queue`` and ``GenerationBatchResult.num_correct_drafts`` (0.5.11 to 0.5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from specswitch.accept import AcceptMeter
+from specswitch.config import SwitchConfig
+from specswitch.engine.base import DraftKV, TurnListener
+from specswitch.engine.beside import CatchUpBeside
+from specswitch.engine.census import Census
+from specswitch.engine.draft_kv import missing_tokens
+from specswitch.engine.hooks import InstanceHooks
+from specswitch.engine.readings import StepReadings
+from specswitch.engine.return_room import ReturnRoom
+from specswitch.signals import LoadSample, LocalReadings, Mode
+
+_SPECULATIVE, _PLAIN, _NO_READINGS = Mode.SPECULATIVE, Mode.PLAIN, LocalReadings()
+
+
+class CommonEngine(CatchUpBeside):
+    """See :class:`specswitch.engine.base.Engine`."""
+
+    _listener: TurnListener
+
+    def _prepare(self, scheduler: Any, config: SwitchConfig) -> None:
+        """
+        Args:
+            scheduler: SGLang's ``Scheduler``, fully constructed.
+            config: what the operator decided.
+        """
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+        self._scheduler = scheduler
+        self._algorithm, self._none = scheduler.spec_algorithm, SpeculativeAlgorithm.NONE
+        self._has_draft_kv = not self._algorithm.is_ngram()
+        self._census = Census(scheduler, config.plain_for)
+        self._return_room = ReturnRoom(scheduler)
+        self._accept = AcceptMeter()
+        self._readings = StepReadings() if config.policy == "goodput" else None
+        self._hooks = InstanceHooks()
+        self._plain = False
+        """Whether the running batch is in plain form."""
+        self._draining = False
+        self._return_asked: DraftKV | None = None
+
+    # Engine
+
+    def release(self) -> None:
+        if self._plain or self._draining:
+            raise RuntimeError("the hooks can only be taken out in speculative form")
+        self._hooks.remove_all()
+
+    def sample(self, mode: Mode, decode_step: int, steps_in_mode: int) -> LoadSample:
+        census = self._census
+        census.take()
+        return LoadSample(
+            mode,
+            census.size,
+            len(self._scheduler.waiting_queue),
+            decode_step,
+            steps_in_mode,
+            self._accept.value,
+            census.features,
+            self,
+            _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
+        )
+
+    def batch_version(self) -> int:
+        return self._census.take()
+
+    @property
+    def context_tokens(self) -> int:
+        """As results have been processed: under overlap one step late."""
+        return self._census.context_tokens
+
+    @property
+    def missed_tokens(self) -> int:
+        """See :class:`specswitch.signals.BatchTokens`."""
+        return sum(map(missing_tokens, self._census.unfinished())) if self._plain and self._has_draft_kv else 0
+
+    def start_drain(self) -> None:
+        self._draining = True
+
+    def cancel_drain(self) -> None:
+        self._draining = False
+
+    def request_return(self, draft_kv: DraftKV) -> None:
+        self._return_asked = draft_kv
+        self._return_room.asked()
+
+    def cancel_return(self) -> bool:
+        if self._plain:
+            self._return_asked = None
+        return self._plain
+
+    # Counting
+
+    def _count_step(self, batch: Any, result: Any) -> None:
+        size = len(batch.reqs)
+        mode, tokens = _PLAIN, size
+        if batch.spec_algorithm is not self._none:
+            mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
+            self._accept.add(tokens, size)
+            self._reentry.verified(tokens, size)
+        if self._readings is not None:
+            self._readings.decoded(mode, size, self._census.context_tokens, tokens)
+        self._census.context_tokens += tokens
+        self._listener.on_decode_step(mode)
+
+    def _interrupted(self) -> None:
+        if self._readings is not None:
+            self._readings.interrupted()
+
+    @contextmanager
+    def _contained(self, doing: str) -> Iterator[None]:
+        """What goes wrong in here is reported to the Switch and does not reach the scheduler."""
+        try:
+            yield
+        except Exception as error:
+            self._listener.on_fault(doing, error)
