@@ -21,7 +21,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench import measure, report, servers
+from bench import measure, report, servers, widen
 from bench import plan as plans
 from bench.dial import Dial
 
@@ -68,6 +68,9 @@ def main(
 ) -> None:
     plan = plans.load(plan_file)
     out.mkdir(parents=True, exist_ok=True)
+    if any("{trained-wide}" in argument for argument in plan.every_argument()):
+        for name in ("target", "eagle3"):
+            widen.widen(plans.TRAINED / name, plans.WIDENED / name)
     dial = None if plan.accept_length is None else Dial(out / "dial", plan.accept_length)
     rows = Rows(out / "rows.jsonl")
     chosen = set(only.split(",")) if only else set(plan.servers)
@@ -88,10 +91,8 @@ def main(
         environment = {} if dial is None else dial.environment()
         limit = min(start_limit, left)
         with servers.running(plan, names, logs or out / "logs", base_port, limit, say, environment) as running:
-            for server in running:
-                if server.failure is None:
-                    site = _site(plan, server, out, dial, trace)
-                    _measure(site, plan.servers[server.name], work[server.name], rows, deadline)
+            sites = {server.name: _site(plan, server, out, dial, trace) for server in running}
+            _measure(plan, sites, work, rows, deadline)
             started += [
                 {"server": server.name, "ready_seconds": server.ready_seconds, "failure": server.failure,
                  "command": server.command, "env": plan.environment(server.name),
@@ -127,22 +128,28 @@ def _site(
 
 
 def _measure(
-    site: measure.Site, description: plans.Server, cases: list[tuple[str, dict[str, Any]]], rows: Rows, deadline: float
+    plan: plans.Plan,
+    sites: dict[str, measure.Site],
+    work: dict[str, list[tuple[str, dict[str, Any]]]],
+    rows: Rows,
+    deadline: float,
 ) -> None:
-    """Take the server's measurements; one that breaks ends them for this server alone."""
-    server = site.server
-    for kind, arguments in cases:
+    """Take the servers' measurements; one that breaks ends them for its server alone."""
+    for name, kind, arguments in measure.in_turns(work):
+        server = sites[name].server if name in sites else None
+        if server is None or server.failure is not None:
+            continue
         if time.monotonic() - STARTED > deadline:
-            say(f"{server.name}: no time left for {kind} {arguments}")
+            say(f"no time left for {name}: {kind} {arguments}")
             return
         began = time.monotonic()
         try:
-            row = measure.measure(site, description, kind, arguments)
+            row = measure.measure(sites[name], plan.servers[name], kind, arguments)
         except Exception as error:
-            say(f"{server.name}: {kind} {arguments} broke: {type(error).__name__}: {error}")
+            say(f"{name}: {kind} {arguments} broke: {type(error).__name__}: {error}")
             server.look()
             server.failure = server.failure or f"{kind} {arguments} broke: {error!r}"
-            return
+            continue
         row["wall_seconds"] = round(time.monotonic() - began, 2)
         rows.add(row)
         say(json.dumps(row))

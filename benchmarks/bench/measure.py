@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bench import accuracy, calibration, loads, speed, switches
 from bench.plan import Server
@@ -32,6 +32,22 @@ def cases(name: str, plan: Server) -> Iterator[tuple[str, Row]]:
     for kind, found in every.items():
         for arguments in found:
             yield kind, arguments
+
+
+def in_turns(work: Mapping[str, Sequence[tuple[str, Row]]]) -> list[tuple[str, str, Row]]:
+    """(server, kind, arguments) of all servers' cases, so that what is compared is measured close in time.
+
+    A machine's speed drifts by more than what is looked for; so at each level the servers take turns.
+    """
+    kinds = list(_KINDS)
+    every = [(name, kind, arguments) for name, found in work.items() for kind, arguments in found]
+
+    def turn(case: tuple[str, str, Row]) -> tuple[int, str, int, int]:
+        _, kind, arguments = case
+        place = kinds.index(kind), str(arguments.get("content", ""))
+        return *place, arguments.get("repeat", 0), arguments.get("concurrency", 0)
+
+    return sorted(every, key=turn)
 
 
 def measure(site: Site, plan: Server, kind: str, arguments: Row) -> Row:

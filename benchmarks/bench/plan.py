@@ -12,6 +12,10 @@ import msgspec
 import tomllib
 
 HERE = Path(__file__).resolve().parent.parent
+TRAINED = HERE.parent / "specswitch" / "cpu_engine" / "models"
+WIDENED = HERE / ".widened"
+"""What :mod:`bench.widen` makes of them, where a plan asks for it."""
+MEASUREMENTS = ("speed", "accuracy", "switches", "ramp", "trace")
 
 
 class Speed(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -124,6 +128,10 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         args = [*self.launch, *self.args, *self._chain(name, "args"), "--host", "127.0.0.1", "--port", str(port)]
         return [self._filled(argument) for argument in args]
 
+    def every_argument(self) -> list[str]:
+        """Those of all servers, marks not filled in."""
+        return [*self.args, *(argument for server in self.servers.values() for argument in server.args)]
+
     def environment(self, name: str) -> dict[str, str]:
         """Variables of a server, besides those of this process."""
         pairs = [*self.env.items(), *self._chain(name, "env")]
@@ -140,7 +148,8 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         known = {
             "{python}": sys.executable,
             "{models}": os.environ.get("BENCH_MODELS", str(HERE / "models")),
-            "{trained}": str(HERE.parent / "specswitch" / "cpu_engine" / "models"),
+            "{trained}": str(TRAINED),
+            "{trained-wide}": str(WIDENED),
         }
         for mark, value in known.items():
             text = text.replace(mark, value)
@@ -148,8 +157,17 @@ class Plan(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def load(path: Path) -> Plan:
-    """Read a plan; raises ``msgspec.ValidationError`` or ``ValueError`` with what is wrong."""
-    plan = msgspec.convert(tomllib.loads(path.read_text()), Plan)
+    """Read a plan; raises ``msgspec.ValidationError`` or ``ValueError`` with what is wrong.
+
+    A measurement's table in ``[common]`` holds what it has in common on every server that takes it.
+    """
+    document = tomllib.loads(path.read_text())
+    common = document.pop("common", {})
+    if unknown := set(common) - set(MEASUREMENTS):
+        raise ValueError(f"{path} has in common what is no measurement: {', '.join(sorted(unknown))}")
+    for server in document.get("servers", {}).values():
+        server |= {kind: {**common[kind], **server[kind]} for kind in common if kind in server}
+    plan = msgspec.convert(document, Plan)
     named = {name for group in plan.groups for name in group} | set(plan.compare) | set(plan.compare.values())
     named |= {server.like for server in plan.servers.values() if server.like is not None}
     if unknown := {name.split(",")[0] for name in named} - set(plan.servers):

@@ -11,13 +11,13 @@ Row = Mapping[str, Any]
 
 
 def speeds(rows: Sequence[Row], key: str = "steady_tok_s") -> dict[tuple[str, int], float]:
-    """The mean over repeats, by (server, concurrency)."""
+    """The median over repeats, by (server, concurrency)."""
     found: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         value = _verify_steps(row) if key == "verify_steps_s" else row.get(key)
         if row["kind"] == "speed" and value:
             found.setdefault((_label(row), row["concurrency"]), []).append(value)
-    return {place: statistics.mean(values) for place, values in found.items()}
+    return {place: statistics.median(values) for place, values in found.items()}
 
 
 def _verify_steps(row: Row) -> float | None:

@@ -18,6 +18,8 @@ class Wish(NamedTuple):
     mode: Mode
     reason: str
     """A short clause with its numbers, as it appears in the log."""
+    at_once: bool = False
+    """Whether no dwell need be kept: the server is empty or has just been, so that there is nothing to flap."""
 
 
 Policy = Callable[[LoadSample], Wish | None]

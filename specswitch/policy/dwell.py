@@ -14,6 +14,8 @@ _DRAINING = Mode.DRAINING  # looking it up in the enumeration costs more than th
 class Dwell:
     """Holds back ``inner``'s wish to leave SPECULATIVE or PLAIN before ``steps`` decode steps in it.
 
+    But for one that is to be followed at once.
+
     DRAINING decodes nothing and is never prolonged: both ways out of it are open at once.  Since a
     cancelled drain enters SPECULATIVE anew, a drain begins at most once per dwell as well.
     """
@@ -30,4 +32,4 @@ class Dwell:
         wish = self.inner(sample)
         if wish is None or sample.mode is _DRAINING or wish.mode is sample.mode:
             return wish
-        return wish if sample.steps_in_mode >= self.steps else None
+        return wish if wish.at_once or sample.steps_in_mode >= self.steps else None

@@ -81,6 +81,9 @@ class Goodput:
     A large advantage so counts at once, a small one after a while, and a load that hovers at the break-even never
     adds up.
 
+    A server that has run empty chooses anew, since it can be in either mode for nothing: for one dwell from then on the
+    drain alone has to be made good, and no dwell be kept.  But it has to have seen for a dwell what texts are like.
+
     The other mode is known from when it last ran, and trusted less with every step since.  When the gain that may
     have been overlooked reaches, by expectation, what a look costs, a probe is wished for: a stay of one dwell.  Its
     worst cost (not one draft token accepted) is paid for in advance, from ``probe_share`` of the decode time, and
@@ -106,8 +109,8 @@ class Goodput:
         self.accept = AcceptEstimate(accept_length)
         self._best_accept = accept_length
         self._longest_accept = longest_accept_length
-        self._verified = False
-        """Whether a verify step has been read: until then the sample's own accept length holds, if it has one."""
+        self._verify_steps = 0
+        """Read so far: until the first one the sample's own accept length holds, if it has one."""
         self._switching = switching
         self._settings = settings or GoodputSettings()
         self._hurdle = 1.0 + self._settings.hysteresis
@@ -117,6 +120,8 @@ class Goodput:
         """Seconds that the other mode would have saved."""
         self._due = inf
         """The sum of them at which the mode is to change."""
+        self._anew_until = 0
+        """The decode step up to which a mode is chosen as by a server that has run empty."""
         self._overlooked = 0.0
         """Seconds that the other mode would have saved if it had been all that it may be."""
         self._break_even: float | None = None
@@ -157,7 +162,7 @@ class Goodput:
     def _outlook(self, sample: LoadSample) -> _Outlook:
         size, context = sample.decode_batch_size, sample.batch.context_tokens
         accept = self.accept.value
-        if not self._verified and sample.accept_length is not None:
+        if not self._verify_steps and sample.accept_length is not None:
             accept = sample.accept_length
         plain, speculative = self.plain.seconds(size, context), self.speculative.seconds(size, context)
         gain = advantage(accept, plain, speculative)
@@ -177,7 +182,7 @@ class Goodput:
         self._probe_cost = None if go or self._probing else self._worth_a_probe(outlook, batch)
         if go:
             self._asked = plain
-            return Wish(outlook.other, str(outlook))
+            return Wish(outlook.other, str(outlook), self._chooses_anew())
         if self._probe_cost is not None:
             self._asked = plain
             return Wish(outlook.other, f"probe after {self._unseen[outlook.other].steps} steps; {outlook}")
@@ -191,6 +196,8 @@ class Goodput:
 
         What was missed is counted when that can decide, and once as soon as the loss is worth noting.
         """
+        if self._chooses_anew():
+            return self._lost >= self._switching.drain
         least = self._switching.there_and_back(0)
         if self._lost < _NOTED * least:
             return False
@@ -209,10 +216,16 @@ class Goodput:
 
     def _idle(self) -> Wish | None:
         """With no request there is nothing to drain or to catch up: be where the first one will be served best."""
+        knows = self._verify_steps >= self._settings.dwell_steps and not self._probing
+        if knows:
+            self._anew_until = self._step + self._settings.dwell_steps
+        self._lost, self._due = 0.0, inf
         gain = advantage(self.accept.value, self.plain.seconds(1, 0), self.speculative.seconds(1, 0))
-        if self._mode is Mode.PLAIN:
-            return Wish(Mode.SPECULATIVE, "idle, for the first request") if gain > self._hurdle else None
-        return Wish(Mode.PLAIN, "idle, for the first request") if 1.0 / gain > self._hurdle else None
+        better, by = (Mode.SPECULATIVE, gain) if self._mode is Mode.PLAIN else (Mode.PLAIN, 1.0 / gain)
+        return Wish(better, "idle, for the first request", knows) if by > self._hurdle else None
+
+    def _chooses_anew(self) -> bool:
+        return self._step < self._anew_until and not self._probing
 
     # What a turn teaches
 
@@ -220,7 +233,7 @@ class Goodput:
         size = step.batch_size
         speculative = step.mode is Mode.SPECULATIVE
         if speculative and size > 0:
-            self._verified = True
+            self._verify_steps += 1
             self.accept.add(step.tokens, size)
             self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
             if self._probing and self._mode is step.mode:

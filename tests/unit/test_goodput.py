@@ -339,3 +339,46 @@ def test_an_idle_server_waits_in_the_mode_of_the_first_request(accept: float, mo
     assert wish is not None
     assert wish.mode is expected
     assert goodput(accept)(LoadSample(expected, 0, 0, 0, 0, None)) is None
+
+
+class TestAServerThatHasRunEmpty:
+    """It can be in either mode for nothing, so that the load that comes next chooses."""
+
+    def test_follows_a_burst_at_once(self) -> None:
+        server = Server(Dwell(goodput(), 32)).run(500, 128, 1.8)
+        assert server.mode is PLAIN
+        server.turn(0, 1.8)
+        assert server.mode is SPECULATIVE  # where one request is served best
+        begun = server.step
+        server.run(400, 128, 1.8)
+        (left,) = [step for step, mode in server.switches if step >= begun and mode is PLAIN]
+        assert left - begun < 5
+
+    def test_but_not_before_it_has_seen_any_text(self) -> None:
+        server = Server(Dwell(goodput(1.2), 32))
+        server.turn(0, 3.5)
+        server.run(64, 1, 3.5)
+        assert server.mode is SPECULATIVE
+        assert server.switches == []
+
+    def test_settles_again_after_a_dwell(self) -> None:
+        """At a load that hovers at the break-even there are two switches at most for each time it runs empty."""
+        server = Server(Dwell(goodput(), 32)).run(100, 64, 2.5)
+        for _ in range(8):
+            server.turn(0, 2.5)
+            for turn in range(200):
+                server.turn((84, 108)[turn % 2], 2.25)
+        assert len(server.switches) <= 16
+
+    def test_does_not_end_a_probe(self) -> None:
+        server = Server(Dwell(goodput(2.0, probe_share=0.009, reinvested=0.5), 32)).run(500, 1, 3.5)
+        server.run(3000, 128, 1.6)
+        while not server.reasons[-1].startswith("probe"):
+            server.turn(128, 1.6)
+        begun = server.step
+        server.run(3, 128, 1.6)
+        server.turn(0, 1.6)
+        assert server.mode is SPECULATIVE
+        server.run(8, 128, 1.6)
+        assert server.mode is SPECULATIVE
+        assert server.step - begun < 32
