@@ -62,6 +62,7 @@ def main(
     logs: Annotated[Path | None, typer.Option(help="Folder for the servers' logs.", show_default="OUT/logs")] = None,
     base_port: int = 31_000,
     only: Annotated[str, typer.Option(help="Only these servers, separated by commas.")] = "",
+    kinds: Annotated[str, typer.Option(help="Only these kinds of measurement, separated by commas.")] = "",
     trace: Annotated[
         Path | None, typer.Option(help="A load trace (Azure's columns), for plans that replay one.")
     ] = None,
@@ -77,7 +78,11 @@ def main(
     started: list[dict[str, Any]] = []
     for number, group in enumerate(plan.groups):
         work = {
-            name: [case for case in measure.cases(name, plan.servers[name]) if not rows.has(case[0], name, case[1])]
+            name: [
+                case
+                for case in measure.cases(name, plan.servers[name])
+                if not rows.has(case[0], name, case[1]) and (not kinds or case[0] in kinds.split(","))
+            ]
             for name in group
             if name in chosen
         }

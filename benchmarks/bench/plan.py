@@ -30,6 +30,8 @@ class Speed(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Requests for each one in flight."""
     repeats: int = 1
     """The whole sweep again, to show the noise."""
+    low_repeats: int = 0
+    """Further ones at up to 32 requests, where a verify step waits for the CPU, and a wave takes a second or two."""
     one_token: list[int] = []
     """Levels measured again with prompts of one token, but for the first: a GPU draws less power, and clocks higher, on
     data that is alike, so a server's speed depends on what it is asked."""

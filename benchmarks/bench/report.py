@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 Row = Mapping[str, Any]
 
 
-def speeds(rows: Sequence[Row], key: str = "steady_tok_s") -> dict[tuple[str, int], float]:
-    """The median over repeats, by (server, concurrency)."""
+def speeds(
+    rows: Sequence[Row], key: str = "steady_tok_s", of: Callable[[Sequence[float]], float] = statistics.median
+) -> dict[tuple[str, int], float]:
+    """One value of all repeats, by (server, concurrency)."""
     found: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         value = _verify_steps(row) if key == "verify_steps_s" else row.get(key)
         if row["kind"] == "speed" and value:
             found.setdefault((_label(row), row["concurrency"]), []).append(value)
-    return {place: statistics.median(values) for place, values in found.items()}
+    return {place: of(values) for place, values in found.items()}
 
 
 def _verify_steps(row: Row) -> float | None:
@@ -37,15 +39,16 @@ def _label(row: Row) -> str:
 def table(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
     """Markdown: tokens per second, and the ratio to the server that each is compared with."""
     parts = []
-    for title, key in (
-        ("Steady decode, output tokens per second (ratio)", "steady_tok_s"),
-        ("Verify steps per second: the same over accept length and requests", "verify_steps_s"),
-        ("End to end, prefill included", "end_to_end_tok_s"),
-        ("Time per output token of one request, ms", "token_latency_ms_p50"),
-        ("99th percentile of the gap between chunks, ms", "chunk_gap_ms_p99"),
-        ("99th percentile of the time between tokens, ms", "token_gap_ms_p99"),
+    for title, key, of in (
+        ("Steady decode, output tokens per second (ratio), medians of the repeats", "steady_tok_s", statistics.median),
+        ("The best of the repeats: what else the host does only slows", "steady_tok_s", max),
+        ("Verify steps per second: steady decode over accept length and requests", "verify_steps_s", statistics.median),
+        ("End to end, prefill included", "end_to_end_tok_s", statistics.median),
+        ("Time per output token of one request, ms", "token_latency_ms_p50", statistics.median),
+        ("99th percentile of the gap between chunks, ms", "chunk_gap_ms_p99", statistics.median),
+        ("99th percentile of the time between tokens, ms", "token_gap_ms_p99", statistics.median),
     ):
-        cells = speeds(rows, key)
+        cells = speeds(rows, key, of)
         if not cells:
             continue
         levels = sorted({level for _, level in cells})

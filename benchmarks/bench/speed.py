@@ -16,12 +16,14 @@ from bench.servers import median_or_none
 from bench.site import Row, Site, first_error, ms, quantile, switched
 
 _WARM_UP_TOKENS = 16
+_LOW = 32
 
 
 def cases(plan: Speed) -> Iterator[Row]:
     for content, levels in (("random", plan.concurrency), ("one token", plan.one_token)):
-        for repeat, pin, concurrency in itertools.product(range(plan.repeats), plan.pins, levels):
-            yield {"content": content, "pin": pin, "concurrency": concurrency, "repeat": repeat}
+        for repeat, pin, concurrency in itertools.product(range(plan.repeats + plan.low_repeats), plan.pins, levels):
+            if repeat < plan.repeats or concurrency <= _LOW:
+                yield {"content": content, "pin": pin, "concurrency": concurrency, "repeat": repeat}
 
 
 def measure(site: Site, plan: Speed, content: str, pin: str, concurrency: int, repeat: int) -> Row:

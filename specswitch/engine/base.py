@@ -56,7 +56,7 @@ class SpeculativeEntry:
 
     requests: int
     tokens_caught_up: int
-    """Tokens whose draft KV was written by the catch-up forward (0 when cold)."""
+    """Tokens whose draft KV was written for it, by its last forward and by those before (0 when cold)."""
 
 
 class TurnListener(Protocol):

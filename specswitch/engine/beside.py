@@ -47,6 +47,10 @@ class CatchUpBeside(abc.ABC):
         """
 
     @abc.abstractmethod
+    def _interrupted(self) -> None:
+        """Something else comes before the next decode result."""
+
+    @abc.abstractmethod
     def _after_launches(self) -> AbstractContextManager[None]:
         """Where forwards run beside the event loop: on a stream, after all that was launched on either."""
 
@@ -147,6 +151,7 @@ class CatchUpBeside(abc.ABC):
 
     def _write(self, ranges: Sequence[Range], **how: bool) -> float:
         """:meth:`write_draft_kv`; returns the milliseconds that took."""
+        self._interrupted()
         began = time.perf_counter()
         self.write_draft_kv(ranges, **how)
         return (time.perf_counter() - began) * 1e3

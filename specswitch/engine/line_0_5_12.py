@@ -191,9 +191,10 @@ class Line0512Engine(CommonEngine):
                 self._keep_plain_form()
         self._held_batch = None
         batch = original()
-        if batch is None:
+        if batch is None or batch.forward_mode is not _DECODE:
+            # a prefill's launch too keeps the thread from the result of the step before it
             self._interrupted()
-        elif batch.forward_mode is not _DECODE and self._is_prefill(batch):
+        if batch is not None and batch.forward_mode is not _DECODE and self._is_prefill(batch):
             self._before_prefill(batch)
         if self._held_batch is not None:
             scheduler.running_batch = self._held_batch
@@ -249,7 +250,7 @@ class Line0512Engine(CommonEngine):
             self._after_catch_up(batch)
             self._interrupted()
             self._listener.on_decode_step(Mode.PLAIN)
-            self._finish_return(SpeculativeEntry(len(batch.reqs), catch_up.tokens))
+            self._finish_return(SpeculativeEntry(len(batch.reqs), self._reentry.tokens_caught_up))
             return
         original(batch, result)
         if batch.forward_mode is not _DECODE:

@@ -29,7 +29,7 @@ class StepReadings:
         self._last_mode, self._last_time = mode, now
 
     def interrupted(self) -> None:
-        """A prefill, a switch or an idle turn comes before the next decode result."""
+        """A prefill, its launch, a forward beside the batch, a switch or an idle turn comes before the next result."""
         self._last_mode = None
 
     def take(self) -> tuple[StepReading, ...]:

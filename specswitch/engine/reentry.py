@@ -69,6 +69,11 @@ class Reentry:
         self._not_worth_it += not_worth_it
         return self._caught_up + self._skipped
 
+    @property
+    def tokens_caught_up(self) -> int:
+        """For the present return, or the next one, so far."""
+        return self._caught_up
+
     def returned(self, requests: int) -> None:
         """SPECULATIVE goes on with this many requests of the PLAIN batch."""
         self._requests = requests

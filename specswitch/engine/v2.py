@@ -167,7 +167,8 @@ class V2Engine(CommonEngine):
         self._held = self._returning = None
         plan = original(*args, **kwargs)
         chosen = v2_compat.batch_to_run(plan)
-        if chosen is None:
+        if chosen is None or chosen.forward_mode is not self._decode:
+            # a prefill's launch too keeps the thread from the result of the step before it
             self._interrupted()
         if self._held is not None:
             v2_compat.set_running_batch(scheduler, plan, self._held)
@@ -414,7 +415,7 @@ class V2Engine(CommonEngine):
             if reqs:
                 self._rebuild_penalties(batch)
                 self._make_extend(batch, starts, ends)
-            self._finish_return(SpeculativeEntry(requests=len(reqs), tokens_caught_up=tokens))
+            self._finish_return(SpeculativeEntry(len(reqs), self._reentry.tokens_caught_up + tokens))
         except BaseException:
             for req in batch.reqs:
                 v2_compat.set_committed_len(req, _settled_len(req))
