@@ -116,23 +116,36 @@ class AcceptEstimate:
     Two means are kept.  The short one reaches back over about ``requests`` requests verified, since a step of many
     requests says more than a step of one, and over at least ``shortest`` and at most ``longest`` steps.  The long one
     reaches ``memory`` times further.  It is the value, until the short one stands further away from it than chance
-    explains; then the text has changed, and the long one starts anew from the short one.  So a steady text is known
-    well and a new one soon: of a change by 2 tokens a tenth is left after 24 steps with 16 or more requests in the
-    batch, after 50 with 8 and after 130 with 2, at these defaults.
+    explains; then the text has changed, and both start anew.  Chance is what the requests' own tokens vary by, and what
+    a step's mean varies by beyond that, because requests have something in common.  So a steady text is known well and
+    a new one soon: of a change by 2 tokens a tenth is left after 4 steps with 16 or more requests in the batch, after 5
+    with 8 and after 12 with 2, at these defaults.
     """
 
     _BY_CHANCE = 3.0
     """Standard errors of the short mean that chance explains."""
 
     def __init__(
-        self, prior: float, requests: int = 128, shortest: int = 8, longest: int = 32, memory: int = 16
+        self,
+        prior: float,
+        most: float = 16.0,
+        requests: int = 128,
+        shortest: int = 8,
+        longest: int = 32,
+        memory: int = 16,
     ) -> None:
+        """``most``: the accept length when every draft token is accepted."""
         self.value = prior
         """Tokens per request and verify step; the prior before the first."""
         self._recent = prior
         self._variance = 1.0
         """Of the tokens of one request in one step."""
+        self._widest = (0.5 * (most - 1.0)) ** 2
+        """The largest variance that numbers from 1 to ``most`` can have."""
+        self._shared = 0.0
+        """Of a step's mean, beyond what its requests' variance explains: by what they have in common."""
         self._last: tuple[float, int] | None = None
+        self._doubt = 0.0
         self._requests = requests
         self._shortest = shortest
         self._longest = longest
@@ -148,19 +161,35 @@ class AcceptEstimate:
         longer = self._memory * reach
         seen = tokens / requests
         if self._last is not None:  # from step to step, so that a change of text counts once
-            seen_then, requests_then = self._last
-            spread = (seen - seen_then) ** 2 / (1.0 / requests + 1.0 / requests_then)
-            self._variance += (min(spread, self._BY_CHANCE**2 * self._variance) - self._variance) / longer
+            self._spread(seen, requests, *self._last, longer)
         self._last = seen, requests
+        of_a_step = self._variance / requests + max(0.0, self._shared)
+        if self._doubt:
+            self._keep(of_a_step / self._doubt)
+            self._doubt = 0.0
         self._recent_evidence = min(self._recent_evidence + 1.0, reach)
         self._evidence = min(self._evidence + 1.0, longer)
         self._recent += (seen - self._recent) / self._recent_evidence
         self.value += (seen - self.value) / self._evidence
-        error = self._variance / (requests * (2.0 * self._recent_evidence - 1.0))
+        error = of_a_step / (2.0 * self._recent_evidence - 1.0)
         if (self._recent - self.value) ** 2 > self._BY_CHANCE**2 * error:
-            self.value, self._evidence = self._recent, 0.5 * self._recent_evidence
+            self.value = self._recent
+            self._keep(of_a_step)
 
     def doubt(self, trust: float) -> None:
-        """Let what comes next replace the present value the sooner the lower ``trust`` (0 to 1)."""
-        self._evidence *= trust
-        self._recent_evidence *= trust
+        """The text may have changed unseen, with a chance of 1 - ``trust`` (0 to 1).
+
+        The present value then counts no more than as many steps as tell it within the change to be expected: by one
+        token, with that chance.
+        """
+        self._doubt = max(self._doubt, 1.0 - trust)
+
+    def _keep(self, steps: float) -> None:
+        """Let what is known count no more than so many steps."""
+        self._evidence, self._recent_evidence = min(self._evidence, steps), min(self._recent_evidence, steps)
+
+    def _spread(self, seen: float, requests: int, seen_then: float, requests_then: int, longer: float) -> None:
+        apart, by_requests = (seen - seen_then) ** 2, 1.0 / requests + 1.0 / requests_then
+        spread = min(apart / by_requests, self._BY_CHANCE**2 * self._variance)
+        self._variance = min(self._variance + (spread - self._variance) / longer, self._widest)
+        self._shared += (0.5 * (apart - self._variance * by_requests) - self._shared) / longer

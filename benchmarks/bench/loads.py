@@ -6,7 +6,7 @@ import asyncio
 import csv
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -19,22 +19,23 @@ from bench.site import Row, Site, first_error, ms, quantile, switched
 
 
 def ramp_cases(plan: Ramp) -> Iterator[Row]:
-    for repeat in range(plan.repeats):
-        yield {"repeat": repeat}
+    for course, repeat in itertools.product(plan.courses, range(plan.repeats)):
+        yield {"course": course, "repeat": repeat}
 
 
-def measure_ramp(site: Site, plan: Ramp, repeat: int) -> Row:
+def measure_ramp(site: Site, plan: Ramp, course: str, repeat: int) -> Row:
     """Each phase keeps its number of requests in flight; what runs when it ends runs on into the next.
 
     Tokens are counted where they were put out, as far as that is known: those of a request that does not stream are
     spread evenly over its time.
     """
-    site.prepare(plan.phases[0][1], plan.pin)
+    course_phases = plan.courses[course]
+    site.prepare(course_phases[0][1], plan.pin)
     before = site.server.switch_state()
-    answers, edges = asyncio.run(_ramp(site, plan, f"ramp {repeat}"))
+    answers, edges = asyncio.run(_ramp(site, plan, course_phases, f"ramp {repeat}"))
     time.sleep(site.settle_seconds)
     phases = []
-    for (concurrency, accept_length), (start, end) in zip(plan.phases, itertools.pairwise(edges), strict=True):
+    for (concurrency, accept_length), (start, end) in zip(course_phases, itertools.pairwise(edges), strict=True):
         gaps = [gap for answer in answers for at, gap in answer.token_gaps() if start <= at < end]
         tokens = sum(_tokens_within(answer, start, end) for answer in answers)
         phases.append(
@@ -59,7 +60,9 @@ def measure_ramp(site: Site, plan: Ramp, repeat: int) -> Row:
     }
 
 
-async def _ramp(site: Site, plan: Ramp, seed: str) -> tuple[list[Answer], list[float]]:
+async def _ramp(
+    site: Site, plan: Ramp, phases: Sequence[tuple[int, float]], seed: str
+) -> tuple[list[Answer], list[float]]:
     """The answers, and the times at which phases begin and the last one ends."""
     prompts = (
         client.prompts(f"{seed} {number}", 1, plan.input_tokens, site.vocab_size)[0] for number in itertools.count()
@@ -76,7 +79,7 @@ async def _ramp(site: Site, plan: Ramp, seed: str) -> tuple[list[Answer], list[f
 
     edges = [time.perf_counter()]
     async with client.session() as session:
-        for concurrency, accept_length in plan.phases:
+        for concurrency, accept_length in phases:
             if site.dial is not None:
                 site.dial.turn(accept_length)
             wanted = concurrency

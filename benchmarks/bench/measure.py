@@ -44,7 +44,7 @@ def in_turns(work: Mapping[str, Sequence[tuple[str, Row]]]) -> list[tuple[str, s
 
     def turn(case: tuple[str, str, Row]) -> tuple[int, str, int, int]:
         _, kind, arguments = case
-        place = kinds.index(kind), str(arguments.get("content", ""))
+        place = kinds.index(kind), str(arguments.get("content", arguments.get("course", "")))
         return *place, arguments.get("repeat", 0), arguments.get("concurrency", 0)
 
     return sorted(every, key=turn)

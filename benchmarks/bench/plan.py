@@ -55,8 +55,8 @@ class Switches(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class Ramp(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A closed loop whose concurrency and accept length change."""
 
-    phases: list[tuple[int, float]]
-    """(requests in flight, accept length) of each phase."""
+    courses: dict[str, list[tuple[int, float]]]
+    """(requests in flight, accept length) of each phase, by name."""
     pin: str = ""
     phase_seconds: float = 4.0
     repeats: int = 1

@@ -89,17 +89,17 @@ def _loads(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
     chosen = [row for row in rows if row["kind"] in ("ramp", "trace")]
     if not chosen:
         return ""
-    speeds = {(row["kind"], row["repeat"], row["server"]): row["tok_s"] for row in chosen}
+    speeds = {(*_load(row), row["server"]): row["tok_s"] for row in chosen}
     lines = [
         "Loads that change: output tokens per second (ratio)\n",
         "| load | server | tokens/s | ms between tokens, p50 | p99 | switches | share of steps PLAIN |",
         "|---" * 7 + "|",
     ]
     for row in chosen:
-        base = speeds.get((row["kind"], row["repeat"], compare.get(row["server"], "")))
+        base = speeds.get((*_load(row), compare.get(row["server"], "")))
         ratio = f" ({row['tok_s'] / base:.3f})" if base else ""
         cells = [
-            row["kind"],
+            " ".join(filter(None, (row["kind"], row.get("course")))),
             row["server"],
             f"{row['tok_s']:.0f}{ratio}",
             row["token_gap_ms_p50"],
@@ -108,6 +108,10 @@ def _loads(rows: Sequence[Row], compare: Mapping[str, str]) -> str:
         cells += [row.get("transitions", ""), row.get("plain_share", "")]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def _load(row: Row) -> tuple[str, str, int]:
+    return row["kind"], row.get("course", ""), row["repeat"]
 
 
 def _list(rows: Sequence[Row], kind: str) -> str:

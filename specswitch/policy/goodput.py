@@ -106,7 +106,7 @@ class Goodput:
     ) -> None:
         self.plain = RefinedStepTime(plain)
         self.speculative = RefinedStepTime(speculative)
-        self.accept = AcceptEstimate(accept_length)
+        self.accept = AcceptEstimate(accept_length, longest_accept_length)
         self._best_accept = accept_length
         self._longest_accept = longest_accept_length
         self._verify_steps = 0

@@ -174,7 +174,7 @@ def test_at_most_one_switch_per_dwell_under_any_load(load: list[tuple[int, float
     assert all(later - earlier >= dwell for (earlier, _), (later, _) in pairwise(server.switches))
 
 
-@pytest.mark.parametrize(("size", "steps"), [(1, 120), (8, 60), (64, 35), (128, 35)])
+@pytest.mark.parametrize(("size", "steps"), [(1, 20), (8, 16), (64, 16), (128, 16)])
 def test_a_new_kind_of_traffic_is_noticed_within_the_stated_steps(size: int, steps: int) -> None:
     """From an accept length that all but fills the draft to one that fills next to none of it."""
     server = Server(Dwell(goodput(), 32)).run(1000, size, 3.6)

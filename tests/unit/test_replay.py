@@ -165,7 +165,7 @@ def test_goodput_comes_close_to_the_oracle_and_never_below_the_better_static(
     load: str, name: str, variant: str | None
 ) -> None:
     profile = server(name, variant)
-    seconds = 150.0 if load == "ramp" else 60.0
+    seconds = 240.0 if load == "ramp" else 60.0
     made: Callable[..., Load] = LOADS[load]
     outcomes = compare(lambda: made(profile, seconds), profile, contenders=("goodput", "always", "never", "oracle"))
     rate = {contender: outcome.tokens_per_second for contender, outcome in outcomes.items()}
