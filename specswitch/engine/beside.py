@@ -15,10 +15,14 @@ import torch
 
 from specswitch.engine.draft_alone import DraftAlone, Range, within
 from specswitch.engine.draft_gap import set_gap
-from specswitch.engine.draft_kv import is_worth, missing_tokens, ranges_beside
+from specswitch.engine.draft_kv import is_worth, missing_of_worthy, missing_tokens, ranges_beside
 from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.pause import PauseBudget
 from specswitch.engine.reentry import Reentry
+
+_LEFT = 3
+"""Missing tokens of a request that a forward beside the batch does not bring down: it ends before the last known token,
+the one before that stays to be written with what followed it, and a plain step comes in between."""
 
 
 class CatchUpBeside(abc.ABC):
@@ -67,7 +71,20 @@ class CatchUpBeside(abc.ABC):
             self._reentry.covered(_tokens(ranges))
             for req, _, end in ranges:
                 set_gap(req, end)
-        return is_more
+        return is_more and self._keeps_up(self._alone.pause, reqs)
+
+    def _is_more_than_a_pause(self, reqs: Sequence[Any]) -> bool:
+        """Whether so much is missing that some of it is to be written beside the batch before the last forward.
+
+        A part leaves the last tokens of each request, and where parts do not keep up the last forward takes it all.
+        """
+        missing = missing_of_worthy(reqs)
+        return missing > max(self._pause.last_tokens, _LEFT * len(reqs)) and self._keeps_up(self._pause, reqs)
+
+    @staticmethod
+    def _keeps_up(pause: PauseBudget, reqs: Sequence[Any]) -> bool:
+        """Whether a forward may write well more than the plain step after it adds."""
+        return pause.tokens >= 2 * len(reqs)
 
     def _catch_up_aside(self, reqs: Sequence[Any]) -> None:
         """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""

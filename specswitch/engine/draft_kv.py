@@ -88,6 +88,11 @@ def is_worth(req: Any) -> bool:
     return missing <= _ALWAYS_WORTH or 2 * (req.sampling_params.max_new_tokens - len(req.output_ids)) >= missing
 
 
+def missing_of_worthy(reqs: Sequence[Any]) -> int:
+    """Missing tokens of the running requests that are worth catching up."""
+    return sum(missing_tokens(req) for req in reqs if not req.finished() and is_worth(req))
+
+
 def ranges_beside(reqs: Sequence[Any], room: int) -> list[tuple[Any, int, int]]:
     """``(request, start, end)`` ranges of at most ``room`` missing tokens in all, the longest gaps first.
 

@@ -38,9 +38,7 @@ from specswitch.engine.draft_gap import UnseenSlots, open_gap, set_gap
 from specswitch.engine.draft_kv import (
     Extend,
     aside_batch,
-    is_worth,
     make_catch_up,
-    missing_tokens,
     start_at_gaps,
     turn_into_catch_up,
 )
@@ -395,8 +393,7 @@ class Line0512Engine(CommonEngine):
         """Whether a catch-up of the batch would cover more tokens than one pause allows."""
         if self._return_asked == "cold" or not self._has_draft_kv:
             return False
-        missing = sum(missing_tokens(req) for req in batch.reqs if not req.finished() and is_worth(req))
-        return missing > self._pause.tokens
+        return self._is_more_than_a_pause(batch.reqs)
 
     def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:
         batch = aside_batch(self._scheduler, ranges)

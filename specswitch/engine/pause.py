@@ -30,6 +30,11 @@ class PauseBudget:
         room = max(0.0, self._SHARE * self._max_pause_ms - self._floor_ms) / self._ms_per_token
         return min(self._most_tokens, max(self._LEAST_TOKENS, int(room)))
 
+    @property
+    def last_tokens(self) -> int:
+        """Tokens that the last forward of a return may cover: the result in flight is waited for before it."""
+        return self.tokens // 2
+
     def took(self, tokens: int, milliseconds: float) -> None:
         """A forward over ``tokens`` took so long; a slower one counts at once, a faster one by and by."""
         measured = max(0.001, milliseconds - self._floor_ms) / max(1, tokens)

@@ -18,7 +18,7 @@ differs between the releases is in ``v2_compat``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -36,7 +36,7 @@ from specswitch.engine.base import (
 from specswitch.engine.common import CommonEngine
 from specswitch.engine.draft_alone import Range
 from specswitch.engine.draft_gap import UnseenSlots, gap_of, open_gap, set_gap
-from specswitch.engine.draft_kv import is_worth, missing_tokens
+from specswitch.engine.draft_kv import is_worth
 from specswitch.engine.hooks import swapped
 from specswitch.engine.penalties import rebuild_penalties
 from specswitch.engine.plain_graphs import PlainForward, plain_forward
@@ -370,7 +370,7 @@ class V2Engine(CommonEngine):
         catch_up = draft_kv == "catch-up" and self._has_draft_kv
         if catch_up and self._catch_up_alone(batch.reqs):
             return None
-        if catch_up and sum(_missing_of_worthy(batch.reqs)) > self._pause.tokens:
+        if catch_up and self._is_more_than_a_pause(batch.reqs):
             self._catch_up_aside(batch.reqs)
             return None
         if self._in_flight():
@@ -544,10 +544,6 @@ def _check_settled(req: Any) -> None:
             f"request {req.rid} has KV for {committed} tokens where {expected} were expected;"
             " the batch was left as it was"
         )
-
-
-def _missing_of_worthy(reqs: Iterable[Any]) -> Iterator[int]:
-    return (missing_tokens(req) for req in reqs if is_worth(req))
 
 
 def _catch_up_start(req: Any, end: int) -> int:

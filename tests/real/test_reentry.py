@@ -84,3 +84,16 @@ def test_the_figures_after_a_return(case: Case, capsys: pytest.CaptureFixture[st
     assert shown["tokens_missed"] == shown["tokens_caught_up"] == sum(event["tokens_caught_up"] for event in events)
     assert shown["seconds_catching_up"] > 0
     print(case, shown)
+
+
+@pytest.mark.parametrize("kept", [0, 64])
+@pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
+def test_a_pause_too_short_for_the_batch_does_not_keep_it_from_returning(case: Case, kept: int) -> None:
+    """One that allows for 32 tokens, where 24 requests put out 24 in each plain step between two forwards."""
+    flags = ["--specswitch-max-pause-ms", "1", "--specswitch-draft-kv-budget", str(kept)]
+    made = [Request(f"r{index}", [1, 40 + index, 7, 9, 60 + index], 120) for index in range(24)]
+    with open_switched(**case.options, flags=flags, max_total_tokens=16384, max_running_requests=24) as server:
+        outcome = run(server, Scenario(made, lambda turn, _: (Mode.SPECULATIVE, Mode.PLAIN)[10 <= turn < 40]))
+    assert outcome.switches == 2
+    assert outcome.steps["PLAIN DECODE plain"] < 40
+    assert outcome.steps["SPECULATIVE DECODE spec"] > 20
