@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specswitch.engine.draft_alone import DraftAlone, Range, within
+from specswitch.engine.draft_alone import FEW, DraftAlone, Range, within
 from specswitch.engine.draft_gap import set_gap
 from specswitch.engine.draft_kv import is_worth, missing_of_worthy, missing_tokens, ranges_beside
 from specswitch.engine.draft_stats import DraftStats
@@ -78,8 +78,9 @@ class CatchUpBeside(abc.ABC):
 
         A part leaves the last tokens of each request, and where parts do not keep up the last forward takes it all.
         """
-        missing = missing_of_worthy(reqs)
-        return missing > max(self._pause.last_tokens, _LEFT * len(reqs)) and self._keeps_up(self._pause, reqs)
+        left = _LEFT if self._alone is None else FEW + 1
+        most = max(self._pause.last_tokens, left * len(reqs))
+        return self._keeps_up(self._pause, reqs) and missing_of_worthy(reqs) > most
 
     @staticmethod
     def _keeps_up(pause: PauseBudget, reqs: Sequence[Any]) -> bool:

@@ -30,7 +30,7 @@ from specswitch.engine.kept_hidden import KeptHidden
 from specswitch.engine.pause import PauseBudget
 from specswitch.errors import ConfigError
 
-_FEW = 4
+FEW = 4
 """Tokens of a request that are left to the target's own forward: it covers the pending one anyway."""
 _MARGIN = 8
 """Kept tokens that the target covers all the same: newer ones overwrite some of them before the next turn."""
@@ -87,9 +87,9 @@ class DraftAlone:
         for req in reqs:
             # the last token's KV may be in flight, and nothing has followed it
             start, end = gap_of(req), len(req.origin_input_ids) + len(req.output_ids) - 1
-            if start is not None and not req.finished() and is_worth(req) and end - start > _FEW:
+            if start is not None and not req.finished() and is_worth(req) and end - start > FEW:
                 wanted.append((req, start, end))
-        ranges = [reach for reach in self.leading(wanted) if reach[2] - reach[1] > _FEW]
+        ranges = [reach for reach in self.leading(wanted) if reach[2] - reach[1] > FEW]
         return within(ranges, room), sum(end - start for _, start, end in ranges) > room
 
     def leading(self, ranges: Sequence[Range]) -> list[Range]:
