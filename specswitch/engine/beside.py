@@ -84,8 +84,8 @@ class CatchUpBeside(abc.ABC):
 
     @staticmethod
     def _keeps_up(pause: PauseBudget, reqs: Sequence[Any]) -> bool:
-        """Whether a forward may write well more than the plain step after it adds."""
-        return pause.tokens >= 2 * len(reqs)
+        """Whether a forward may write well more than the plain step after it adds: of two tokens one may be left."""
+        return pause.tokens >= 3 * len(reqs)
 
     def _catch_up_aside(self, reqs: Sequence[Any]) -> None:
         """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""

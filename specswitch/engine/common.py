@@ -1,6 +1,7 @@
 """What the engines of both release lines are alike in: what they count, and what they are asked for.
 
-Relies on ``Scheduler.waiting_queue`` and ``GenerationBatchResult.num_correct_drafts`` (0.5.11 to 0.5.23).
+Relies on ``Scheduler.waiting_queue``, ``GenerationBatchResult.num_correct_drafts``, and ``ScheduleBatch.filter_batch``
+and ``batch_is_full``, without which ``Scheduler.get_new_batch_prefill`` looks for requests to admit (0.5.11 to 0.5.23).
 """
 
 from __future__ import annotations
@@ -116,6 +117,24 @@ class CommonEngine(CatchUpBeside):
     def _interrupted(self) -> None:
         if self._readings is not None:
             self._readings.interrupted()
+
+    @staticmethod
+    def _drop_finished(batch: Any) -> None:
+        """``filter_batch`` as ``update_running_batch`` does it: a batch that shrank is full no longer."""
+        before = batch.batch_size()
+        batch.filter_batch()
+        if batch.batch_size() < before:
+            batch.batch_is_full = False
+
+    @contextmanager
+    def _no_prefill_before(self, batch: Any) -> Iterator[None]:
+        """The running batch, which was held for what was in flight, goes first: a prefill would be in flight then."""
+        self._drop_finished(batch)
+        batch.batch_is_full = True
+        try:
+            yield
+        finally:
+            batch.batch_is_full = False
 
     @contextmanager
     def _contained(self, doing: str) -> Iterator[None]:

@@ -156,7 +156,7 @@ class Line0512Engine(CommonEngine):
         lengths = [req.kv_committed_len for req in reqs]
 
         batch.spec_algorithm, batch.spec_info, batch.output_ids = NONE, None, None
-        self._filter_finished(batch)
+        self._drop_finished(batch)
         if reqs:
             if count:
                 scheduler.token_to_kv_pool_allocator.free(slots)
@@ -187,8 +187,10 @@ class Line0512Engine(CommonEngine):
             running = scheduler.running_batch
             if self._plain and (scheduler.last_batch is not running or running.spec_algorithm is not NONE):
                 self._keep_plain_form()
+        next_in_line = self._held_batch is not None and self._plain and self._return_asked is not None
         self._held_batch = None
-        batch = original()
+        with self._no_prefill_before(scheduler.running_batch) if next_in_line else nullcontext():
+            batch = original()
         if batch is None or batch.forward_mode is not _DECODE:
             # a prefill's launch too keeps the thread from the result of the step before it
             self._interrupted()
@@ -374,7 +376,7 @@ class Line0512Engine(CommonEngine):
         return batch
 
     def _return_cold(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
-        self._filter_finished(batch)
+        self._drop_finished(batch)
         if not batch.is_empty():
             spec_info = None
             if self._has_draft_kv:
@@ -455,16 +457,6 @@ class Line0512Engine(CommonEngine):
         self._plain, self._return_asked, self._settled = False, None, None
         self._reentry.returned(entry.requests)
         self._listener.on_returned(entry)
-
-    # Helpers
-
-    @staticmethod
-    def _filter_finished(batch: ScheduleBatch) -> None:
-        """``filter_batch`` as ``update_running_batch`` does it: a batch that shrank is full no longer."""
-        before = batch.batch_size()
-        batch.filter_batch()
-        if batch.batch_size() < before:
-            batch.batch_is_full = False
 
     # What differs between the workers
 

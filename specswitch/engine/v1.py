@@ -135,7 +135,7 @@ class V1Engine(Line0512Engine):
     def _after_catch_up(self, batch: ScheduleBatch) -> None:
         # no verification ran, so the draft input still has rows of requests that finished here
         if any(req.finished() for req in batch.reqs):
-            self._filter_finished(batch)
+            self._drop_finished(batch)
 
 
 def drop_overlap_penalties(sampling_info: Any) -> None:

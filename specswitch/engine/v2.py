@@ -164,8 +164,10 @@ class V2Engine(CommonEngine):
         self._listener.on_turn()
         if self._plain and self._return_asked:
             self._insist("returning to SPECULATIVE", self._return_if_nobody_runs)
+        next_in_line = self._held is not None and self._plain and self._return_asked is not None
         self._held = self._returning = None
-        plan = original(*args, **kwargs)
+        with self._no_prefill_before(scheduler.running_batch) if next_in_line else nullcontext():
+            plan = original(*args, **kwargs)
         chosen = v2_compat.batch_to_run(plan)
         if chosen is None or chosen.forward_mode is not self._decode:
             # a prefill's launch too keeps the thread from the result of the step before it
@@ -299,7 +301,7 @@ class V2Engine(CommonEngine):
         last_tokens = v2_batch.to_device([req.output_ids[-1] for req in everyone], torch.int64, device)
 
         given_back = reserve.give_back(scheduler.token_to_kv_pool_allocator)
-        v2_batch.drop_finished(batch)
+        self._drop_finished(batch)
         v2_batch.drop_speculation(batch)
         if running:
             v2_batch.set_lengths(batch, [v2_compat.committed_len(req) for req in running])
@@ -353,9 +355,18 @@ class V2Engine(CommonEngine):
         """There is nothing to convert; a prefill that becomes the running batch this turn is speculative already."""
         running = self._scheduler.running_batch
         if self._return_asked:
-            v2_batch.drop_finished(running)
+            self._drop_finished(running)
             if running.is_empty():
+                self._forget_prefilled(self._scheduler.last_batch)
                 self._finish_return(SpeculativeEntry(requests=0, tokens_caught_up=0))
+
+    def _forget_prefilled(self, batch: Any) -> None:
+        """No plain step has followed the prefill: the draft has seen what it was shown."""
+        if batch is None or not self._is_prefill(batch):
+            return
+        for req in batch.reqs:
+            if gap_of(req) == v2_compat.extend_end(req):
+                set_gap(req, None)
 
     def _try_to_return(self, original: Callable[..., Any], batch: Any, draft_kv: DraftKV) -> Any:
         """What to hand to the scheduler instead of a plain decode batch, or None to stay plain this turn.
@@ -364,7 +375,7 @@ class V2Engine(CommonEngine):
         retracts nobody, and while more draft KV is missing than one pause allows; that is then written beside the
         plain steps, a part each turn.
         """
-        v2_batch.drop_finished(batch)
+        self._drop_finished(batch)
         if batch.is_empty() or not self._has_room_to_return(batch) or self._needs_plain(batch):
             return None
         catch_up = draft_kv == "catch-up" and self._has_draft_kv

@@ -62,14 +62,6 @@ def drop_accumulated_penalties(sampling_info: Any) -> None:
     sampling_info.acc_additive_penalties = sampling_info.acc_scaling_penalties = None
 
 
-def drop_finished(batch: Any) -> None:
-    """``filter_batch`` as ``update_running_batch`` does it: a batch that shrank is full no longer."""
-    before = batch.batch_size()
-    batch.filter_batch()
-    if batch.batch_size() < before:
-        batch.batch_is_full = False
-
-
 @dataclass(frozen=True, slots=True)
 class Reserve:
     """KV slots allocated ahead for draft tokens, behind the page of each request's last committed token."""

@@ -285,14 +285,14 @@ MUTATIONS = [
     *(Mutation("stash the last token", mode, entering_plain_keeps("output_ids"), ANYTHING) for mode in (V1_TREE, V2)),
     Mutation("drop spec_info", V2, entering_plain_keeps("spec_info"), ANYTHING),
     *(
-        Mutation("filter finished requests", mode, method("_filter_finished", nothing), ANYTHING, play_unequal)
+        Mutation("filter finished requests", mode, method("_drop_finished", nothing), ANYTHING, play_unequal)
         for mode in (V1, V2)
     ),
     *(
         Mutation(
             "clear batch_is_full",
             mode,
-            method("_filter_finished", lambda batch: batch.filter_batch()),
+            method("_drop_finished", lambda batch: batch.filter_batch()),
             STUCK,
             play_twins,
         )

@@ -159,16 +159,12 @@ MUTATIONS = [
 
 if Version("0.5.22") > RELEASE:
     # later releases drop finished requests at the start of every turn, and relay and log what earlier ones cannot
-    MUTATIONS += [
-        Mutation(
-            "drop finished requests", CHAIN, in_module("v2_batch", "drop_finished", nothing), ANYTHING, play_unequal
-        )
-    ]
+    MUTATIONS += [Mutation("drop finished requests", CHAIN, method("_drop_finished", nothing), ANYTHING, play_unequal)]
     MUTATIONS += [
         Mutation(
             "clear batch_is_full",
             mode,
-            in_module("v2_batch", "drop_finished", lambda batch: batch.filter_batch()),
+            method("_drop_finished", lambda batch: batch.filter_batch()),
             STUCK,
             play_twins,
         )

@@ -9,6 +9,7 @@ import pytest
 from cases import Case, cases
 from switching import Request, Scenario, open_switched, run
 
+from specswitch.engine.draft_gap import gap_of
 from specswitch.engine.reentry import FIRST_STEPS
 from specswitch.signals import Mode
 
@@ -86,14 +87,50 @@ def test_the_figures_after_a_return(case: Case, capsys: pytest.CaptureFixture[st
     print(case, shown)
 
 
-@pytest.mark.parametrize("kept", [0, 64])
+@pytest.mark.parametrize(("requests", "kept"), [(24, 0), (24, 64), (16, 0)])
 @pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
-def test_a_pause_too_short_for_the_batch_does_not_keep_it_from_returning(case: Case, kept: int) -> None:
-    """One that allows for 32 tokens, where 24 requests put out 24 in each plain step between two forwards."""
+def test_a_pause_too_short_for_the_batch_does_not_keep_it_from_returning(case: Case, requests: int, kept: int) -> None:
+    """One that allows for 32 tokens, where so many requests put out as many in each plain step between two forwards."""
     flags = ["--specswitch-max-pause-ms", "1", "--specswitch-draft-kv-budget", str(kept)]
-    made = [Request(f"r{index}", [1, 40 + index, 7, 9, 60 + index], 120) for index in range(24)]
+    made = [Request(f"r{index}", [1, 40 + index, 7, 9, 60 + index], 120) for index in range(requests)]
     with open_switched(**case.options, flags=flags, max_total_tokens=16384, max_running_requests=24) as server:
         outcome = run(server, Scenario(made, lambda turn, _: (Mode.SPECULATIVE, Mode.PLAIN)[10 <= turn < 40]))
     assert outcome.switches == 2
     assert outcome.steps["PLAIN DECODE plain"] < 40
     assert outcome.steps["SPECULATIVE DECODE spec"] > 20
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+@pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
+def test_prefills_in_every_second_turn_hold_up_neither_a_return_nor_its_requests(case: Case, phase: int) -> None:
+    first = [Request(f"a{index}", [1, 40 + index, 7, 9], 100) for index in range(2)]
+    more = [Request(f"b{turn}", [1, 30 + turn, 8, 50 + turn], 4, turn) for turn in range(10 + phase, 80, 2)]
+    back: list[int] = []
+
+    def wish(turn: int, mode: Mode) -> Mode:
+        if turn > 30 and mode is Mode.SPECULATIVE:
+            back.append(turn)
+        return (Mode.SPECULATIVE, Mode.PLAIN)[5 <= turn < 30]
+
+    with open_switched(**case.options, max_total_tokens=16384, max_running_requests=64) as server:
+        run(server, Scenario([*first, *more], wish))
+    assert back[0] <= 37
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
+def test_a_prefill_that_no_plain_step_followed_has_missed_nothing(case: Case) -> None:
+    """It comes to an empty server in PLAIN, which returns while it is under way."""
+    gaps = set()
+    with open_switched(**case.options, max_total_tokens=16384) as server:
+
+        def wish(turn: int, mode: Mode) -> Mode:
+            if mode is Mode.SPECULATIVE and "x" in server.outputs():
+                gaps.update(gap_of(req) for req in server.scheduler.running_batch.reqs)
+            return Mode.SPECULATIVE if 1 <= turn < 30 or turn >= 34 else Mode.PLAIN
+
+        run(server, Scenario([Request("w", [1, 5, 6, 7], 12)], lambda turn, mode: Mode.PLAIN))
+        outcome = run(server, Scenario([Request("x", list(range(1, 21)), 150)], wish))
+        shown = server.scheduler.specswitch.engine._draft_kv_status()
+    assert gaps == {None}
+    # the token that was pending counts as missed
+    assert shown["tokens_missed"] <= outcome.steps["PLAIN DECODE plain"] + 2

@@ -17,7 +17,7 @@ from sglang_stand_in import Algorithm, Batch, Forward, Request, Scheduler
 
 from specswitch.config import SwitchConfig
 from specswitch.engine.base import PlainEntry, SpeculativeEntry
-from specswitch.engine.draft_gap import gap_of
+from specswitch.engine.draft_gap import gap_of, set_gap
 from specswitch.engine.reentry import FIRST_STEPS, ReentryRecord
 from specswitch.signals import Mode
 
@@ -469,11 +469,17 @@ def test_a_return_taken_back_leaves_a_plain_batch(listener: MagicMock) -> None:
 def test_with_nobody_running_the_return_is_immediate_and_a_prefill_stays_speculative(listener: MagicMock) -> None:
     scheduler = Scheduler([])
     engine = plain(scheduler, listener)
-    scheduler.last_batch = Batch(requests((6, 1)), forward_mode=Forward.EXTEND, spec_info="draft input")
+    prefilled, behind_a_gap = requests((6, 1), (6, 1))
+    for req, gap in ((prefilled, 6), (behind_a_gap, 4)):
+        req.extend_end = 6
+        set_gap(req, gap)
+    scheduler.last_batch = Batch([prefilled, behind_a_gap], forward_mode=Forward.EXTEND, spec_info="draft input")
     scheduler.result_queue.append("result")
     engine.request_return("catch-up")
     scheduler.turn()
     listener.on_returned.assert_called_once_with(SpeculativeEntry(requests=0, tokens_caught_up=0))
+    assert gap_of(prefilled) is None, "the draft has seen all of its prompt"
+    assert gap_of(behind_a_gap) == 4, "but not a prefix that was left unwritten"
     assert (scheduler.last_batch.spec_algorithm, scheduler.last_batch.spec_info) == (Algorithm.EAGLE, "draft input")
 
 

@@ -229,6 +229,9 @@ COMMON = Need(
         *ALGORITHM.members(whys.TELL_APART, "NONE"),
         ALGORITHM.method("is_ngram", _CALL, "know whether there is draft KV"),
         *BATCH.attributes(_READ, whys.TELL_APART, "reqs", "spec_algorithm"),
+        BATCH.method("batch_size", _CALL, whys.DROP_FINISHED),
+        BATCH.method("filter_batch", _CALL, whys.DROP_FINISHED),
+        *BATCH.attributes(_WRITE, "let a held batch go before a prefill", "batch_is_full"),
         *RESULT.attributes(_READ, whys.VERIFY_ONLY, "num_correct_drafts"),
     ),
 )
