@@ -128,8 +128,7 @@ class CommonEngine(CatchUpBeside):
 
     @contextmanager
     def _no_prefill_before(self, batch: Any) -> Iterator[None]:
-        """The running batch, which was held for what was in flight, goes first: a prefill would be in flight then."""
-        self._drop_finished(batch)
+        """The running batch goes first."""
         batch.batch_is_full = True
         try:
             yield

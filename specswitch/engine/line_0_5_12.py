@@ -123,6 +123,8 @@ class Line0512Engine(CommonEngine):
         """The running batch is this extend, about to be launched."""
         self._catching_up = False
         """Whether such an extend was launched whose result has yet to be processed."""
+        self._lacks_reserve = False
+        """Whether the running batch has just returned, and its slots for draft tokens are allocated next turn."""
         self._settled: frozenset[str] | None = None
         """Requests whose every token was known when PLAIN was entered, until its first step is prepared."""
 
@@ -187,9 +189,11 @@ class Line0512Engine(CommonEngine):
             running = scheduler.running_batch
             if self._plain and (scheduler.last_batch is not running or running.spec_algorithm is not NONE):
                 self._keep_plain_form()
-        next_in_line = self._held_batch is not None and self._plain and self._return_asked is not None
-        self._held_batch = None
-        with self._no_prefill_before(scheduler.running_batch) if next_in_line else nullcontext():
+        # a batch held for what was in flight, since a prefill would be in flight the turn after; or one that has
+        # returned and takes its reserve now
+        held = self._held_batch is not None and self._plain and self._return_asked is not None
+        goes_first, self._lacks_reserve, self._held_batch = held or self._lacks_reserve, False, None
+        with self._no_prefill_before(scheduler.running_batch) if goes_first else nullcontext():
             batch = original()
         if batch is None or batch.forward_mode is not _DECODE:
             # a prefill's launch too keeps the thread from the result of the step before it
@@ -351,7 +355,9 @@ class Line0512Engine(CommonEngine):
         scheduler = self._scheduler
         with swapped(batch, spec_algorithm=self._algorithm, enable_overlap=self.facts.overlap):
             needed = batch.new_tokens_required_next_decode()
-        return self._return_room.suffices(needed + len(batch.reqs) * scheduler.page_size)
+        # besides the reserve, a slot each for the catch-up's token and for the second verify step, already launched
+        # when the first one's result is seen
+        return self._return_room.suffices(needed + 2 * len(batch.reqs) * scheduler.page_size)
 
     def _return_to_speculative(self, original: Callable[..., Any], batch: ScheduleBatch) -> ScheduleBatch:
         if self._return_asked == "cold" or not self._has_draft_kv:
@@ -371,7 +377,7 @@ class Line0512Engine(CommonEngine):
             self._note_caught_up(batch.reqs, True, catch_up.tokens)
         turn_into_catch_up(batch, catch_up)
         batch.spec_algorithm = self._algorithm
-        self._catch_up = catch_up
+        self._catch_up, self._lacks_reserve = catch_up, True
         self._plain, self._return_asked = False, None
         return batch
 

@@ -164,9 +164,12 @@ class V2Engine(CommonEngine):
         self._listener.on_turn()
         if self._plain and self._return_asked:
             self._insist("returning to SPECULATIVE", self._return_if_nobody_runs)
-        next_in_line = self._held is not None and self._plain and self._return_asked is not None
+        # held for what was in flight: a prefill would be in flight the turn after
+        goes_first = self._held is not None and self._plain and self._return_asked is not None
+        if goes_first:
+            self._drop_finished(scheduler.running_batch)  # SGLang would, and look for requests to admit then
         self._held = self._returning = None
-        with self._no_prefill_before(scheduler.running_batch) if next_in_line else nullcontext():
+        with self._no_prefill_before(scheduler.running_batch) if goes_first else nullcontext():
             plan = original(*args, **kwargs)
         chosen = v2_compat.batch_to_run(plan)
         if chosen is None or chosen.forward_mode is not self._decode:
