@@ -89,4 +89,6 @@ def _take(answer: Answer, message: dict[str, Any]) -> None:
 
 
 def session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=_TIMEOUT, connector=aiohttp.TCPConnector(limit=0), read_bufsize=2**20)
+    """Of connections that are not used again after uvicorn has begun to close idle ones (5 s)."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
+    return aiohttp.ClientSession(timeout=_TIMEOUT, connector=connector, read_bufsize=2**20)

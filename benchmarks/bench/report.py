@@ -118,7 +118,8 @@ def _list(rows: Sequence[Row], kind: str) -> str:
     chosen = [row for row in rows if row["kind"] == kind]
     if not chosen:
         return ""
-    keys = list(dict.fromkeys(key for row in chosen for key in row if key not in ("kind", "error")))
+    cells = [item for row in chosen for item in row.items() if not isinstance(item[1], list)]
+    keys = list(dict.fromkeys(key for key, _ in cells if key not in ("kind", "error")))
     head = ["| " + " | ".join(keys) + " |", "|---" * len(keys) + "|"]
     lines = ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in chosen]
     return "\n".join([f"{kind}\n", *head, *lines])

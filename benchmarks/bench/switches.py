@@ -57,6 +57,7 @@ def measure(site: Site, plan: Switches, batch_size: int, missed: int, repeat: in
         "longest_gap_ms_to_plain": ms(_longest_gap(streams, to_plain, to_plain + 0.2)),
         "longest_gap_ms_while_plain": ms(_longest_gap(streams, min(to_plain + 0.2, back - 0.1), back)),
         "longest_gap_ms_back": ms(_longest_gap(streams, back, returned + 0.1)),
+        "gaps_back_ms": _gaps(streams[0], back, returned + 0.1),
     }
     counts = (before.get("draft_kv", {}), after.get("draft_kv", {}))
     row |= {
@@ -114,6 +115,15 @@ def _first_chunk(stream: Answer, after: float, plain: bool) -> float:
         if at > after and (tokens - before == 1) == plain:
             return at
     return float("inf")
+
+
+def _gaps(stream: Answer, start: float, end: float) -> list[tuple[float, float, int]]:
+    """(milliseconds after ``start``, waited for, tokens) of the stream's chunks that came in the span."""
+    return [
+        (round(1e3 * (later - start), 1), round(1e3 * (later - earlier), 1), tokens - before)
+        for (earlier, before), (later, tokens) in itertools.pairwise(stream.chunks)
+        if start <= later <= end
+    ]
 
 
 def _longest_gap(streams: list[Answer], start: float, end: float) -> float | None:

@@ -1,7 +1,8 @@
 """What the engines of both release lines are alike in: what they count, and what they are asked for.
 
-Relies on ``Scheduler.waiting_queue``, ``GenerationBatchResult.num_correct_drafts``, and ``ScheduleBatch.filter_batch``
-and ``batch_is_full``, without which ``Scheduler.get_new_batch_prefill`` looks for requests to admit (0.5.11 to 0.5.23).
+Relies on ``Scheduler.waiting_queue``, ``GenerationBatchResult.num_correct_drafts``, ``ScheduleBatch.filter_batch``, and
+``batch_is_full``: without it, or with ``Scheduler.enable_priority_preemption``, ``Scheduler.get_new_batch_prefill``
+looks for requests to admit (0.5.11 to 0.5.23).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from specswitch.engine.base import DraftKV, TurnListener
 from specswitch.engine.beside import CatchUpBeside
 from specswitch.engine.census import Census
 from specswitch.engine.draft_kv import missing_tokens
-from specswitch.engine.hooks import InstanceHooks
+from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.return_room import ReturnRoom
 from specswitch.signals import LoadSample, LocalReadings, Mode
@@ -128,10 +129,12 @@ class CommonEngine(CatchUpBeside):
 
     @contextmanager
     def _no_prefill_before(self, batch: Any) -> Iterator[None]:
-        """The running batch goes first."""
+        """The running batch goes first; nor does a waiting request preempt one of it, for which SGLang would look in a
+        full batch too."""
         batch.batch_is_full = True
         try:
-            yield
+            with swapped(self._scheduler, enable_priority_preemption=False):
+                yield
         finally:
             batch.batch_is_full = False
 

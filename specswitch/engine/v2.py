@@ -167,7 +167,8 @@ class V2Engine(CommonEngine):
         # held for what was in flight: a prefill would be in flight the turn after
         goes_first = self._held is not None and self._plain and self._return_asked is not None
         if goes_first:
-            self._drop_finished(scheduler.running_batch)  # SGLang would, and look for requests to admit then
+            with self._contained("dropping finished requests"):
+                self._drop_finished(scheduler.running_batch)  # SGLang would, and look for requests to admit then
         self._held = self._returning = None
         with self._no_prefill_before(scheduler.running_batch) if goes_first else nullcontext():
             plan = original(*args, **kwargs)

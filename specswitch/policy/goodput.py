@@ -14,6 +14,8 @@ from specswitch.signals import BatchTokens, LoadSample, Mode, StepReading
 
 _NOTED = 0.1
 """Of the least that both switches cost: a loss that has come to so much may go on."""
+_IN_FLIGHT = 2
+"""Verify steps that are launched by when the ones that a look needs have been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,12 @@ class GoodputSettings:
     """The share of what speculation has gained over PLAIN that may be spent on probes for it."""
     probes_ahead: float = 8.0
     """For how many probes that may be saved up."""
+    least_look_steps: int = 4
+    """Verify steps after which a probe may end."""
+    certainty: float = 3.0
+    """Standard errors by which the accept length must be too low for a probe to end before its dwell."""
+    probe_growth: float = 2.0
+    """The growth of its worst cost at which a probe that has been asked for, and not come yet, is given up."""
 
 
 class _Outlook(NamedTuple):
@@ -71,6 +79,17 @@ class _Outlook(NamedTuple):
         )
 
 
+class _ProbeCost(NamedTuple):
+    """Seconds that a probe costs."""
+
+    decoding: float
+    switching: float
+
+    @property
+    def total(self) -> float:
+        return self.decoding + self.switching
+
+
 class Goodput:
     """Wishes for the other mode once staying has cost as much as going there and back.
 
@@ -85,11 +104,15 @@ class Goodput:
     drain alone has to be made good, and no dwell be kept.  But it has to have seen for a dwell what texts are like.
 
     The other mode is known from when it last ran, and trusted less with every step since.  When the gain that may
-    have been overlooked reaches, by expectation, what a look costs, a probe is wished for: a stay of one dwell.  Its
-    worst cost (not one draft token accepted) is paid for in advance, from ``probe_share`` of the decode time, and
-    from a part of what speculation has gained over PLAIN: where it never gains, probes cost no more than that share.
+    have been overlooked reaches, by expectation, what a look costs, a probe is wished for: a stay of one dwell at most.
+    Its worst cost is paid for in advance, from ``probe_share`` of the decode time, and from a part of what speculation
+    has gained over PLAIN: where it never gains, probes cost no more than that share.  One that is asked for, and comes
+    to cost far more before it has begun, is given up.
+
     A probe of speculation ends where it came from unless the accept length exceeds what the load has called for of
-    late: it was made to learn that length, and says nothing about the load.
+    late: it was made to learn that length, and says nothing about the load.  It ends as soon as chance cannot explain
+    an accept length that low; so that there is no more than one switch per dwell all the same, it begins no sooner than
+    two dwells after the last verify step.
 
     Steers by ``sample.local.steps``, which differ between ranks: one rank decides for all
     (:mod:`specswitch.ranks`).  Without such readings the calibrated step times and ``sample.accept_length`` hold.
@@ -132,9 +155,14 @@ class Goodput:
             Mode.SPECULATIVE: Unseen(self._settings.accept_memory_steps),
             Mode.PLAIN: Unseen(self._settings.step_time_memory_steps),
         }
-        self._probe_cost: float | None = None
-        """At worst, of the probe wished for and not come yet."""
+        self._probe: _ProbeCost | None = None
+        """At worst, of the probe wished for and not come yet, or of the one that runs."""
+        self._probe_may_cost = 0.0
+        """Up to which the one not come yet is still wished for."""
         self._probing = False
+        self._probe_steps = 0
+        self._probe_lost = 0.0
+        """Seconds that the verify steps of the present probe have lost."""
         self._asked = False
         """Whether a return has been wished for and not come yet."""
 
@@ -149,7 +177,7 @@ class Goodput:
         if mode is not self._mode:
             self._enter(mode)
         if self._probing and sample.steps_in_mode > self._settings.dwell_steps:
-            self._probing = False
+            self._end_probe()
             if mode is Mode.SPECULATIVE:
                 self._unseen[mode].changed()
         if not sample.decode_batch_size:
@@ -174,16 +202,18 @@ class Goodput:
         settings = self._settings
         plain = outlook.mode is Mode.PLAIN
         ratio = outlook.other_over_here
+        at_once = self._chooses_anew()
         if self._probing:
             # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
             go = ratio > 1.0 - settings.probe_gain if plain else outlook.accept < (self._break_even or 0.0)
+            at_once = not plain and self._has_seen_enough(outlook)
         else:
             go = ratio > self._hurdle and self._is_due(outlook, batch)
-        self._probe_cost = None if go or self._probing else self._worth_a_probe(outlook, batch)
+            self._probe = None if go else self._worth_a_probe(outlook, batch)
         if go:
             self._asked = plain
-            return Wish(outlook.other, str(outlook), self._chooses_anew())
-        if self._probe_cost is not None:
+            return Wish(outlook.other, str(outlook), at_once)
+        if self._probe is not None and not self._probing:
             self._asked = plain
             return Wish(outlook.other, f"probe after {self._unseen[outlook.other].steps} steps; {outlook}")
         if self._asked and ratio < 1.0:
@@ -237,24 +267,34 @@ class Goodput:
             self.accept.add(step.tokens, size)
             self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
             if self._probing and self._mode is step.mode:
-                self._give_back(size, step.context_tokens, step.tokens / size)
+                self._count_probe_step(size, step.context_tokens, step.tokens / size)
         if step.seconds is not None:
             curve = self.speculative if speculative else self.plain
             curve.add(size, step.context_tokens, step.seconds)
 
-    def _give_back(self, size: int, context: int, accept: float) -> None:
-        """Of what a step of a probe was expected to lose at worst, what it has not lost goes back to the savings."""
+    def _count_probe_step(self, size: int, context: int, accept: float) -> None:
         plain, speculative = self.plain.seconds(size, context), self.speculative.seconds(size, context)
-        self._savings += min((accept - 1.0) * plain, max(0.0, speculative - plain))
+        self._probe_steps += 1
+        self._probe_lost += speculative - accept * plain
+
+    def _end_probe(self) -> None:
+        """What it was expected to lose at worst, and has not lost, goes back to the savings."""
+        if self._probe is not None and self._mode is Mode.SPECULATIVE:
+            decoding = self._probe.decoding
+            self._savings += min(decoding, max(0.0, decoding - self._probe_lost))
+        self._probe, self._probing = None, False
 
     def _enter(self, mode: Mode) -> None:
+        if self._probing:
+            self._end_probe()
         self._mode = mode
         self._lost = self._overlooked = 0.0
         self._due = inf
         self._asked = False
-        self._probing = self._probe_cost is not None
-        self._savings -= self._probe_cost or 0.0
-        self._probe_cost = None
+        self._probe_steps, self._probe_lost = 0, 0.0
+        if self._probe is not None:
+            self._probing = True
+            self._savings -= self._probe.total
         if mode is Mode.SPECULATIVE:
             self.accept.doubt(self._unseen[mode].trust)
 
@@ -292,7 +332,7 @@ class Goodput:
 
     # Probes
 
-    def _worth_a_probe(self, outlook: _Outlook, batch: BatchTokens) -> float | None:
+    def _worth_a_probe(self, outlook: _Outlook, batch: BatchTokens) -> _ProbeCost | None:
         """The worst cost of a look at the other mode, if it is worth looking by expectation and can be paid.
 
         Doubt has grown evenly while the other mode was not seen, so half of that time's conceivable gain, times the
@@ -301,20 +341,26 @@ class Goodput:
         """
         if self._at_best(outlook) < self._hurdle + self._settings.probe_gain:
             return None
-        if self._probe_cost is not None:  # it has been asked for
-            return self._cost(outlook, self._missed(outlook, batch), 1.0)
+        if self._probe is not None:  # it has been asked for
+            worst = self._worst_cost(outlook, self._missed(outlook, batch))
+            return worst if worst.total <= self._probe_may_cost else None
+        if outlook.mode is Mode.PLAIN and self._unseen[outlook.other].steps < 2 * self._settings.dwell_steps:
+            return None
         if self._payable(outlook, missed=0) is None:  # whatever was missed, which takes counting
             return None
-        return self._payable(outlook, self._missed(outlook, batch))
+        worst_now = self._payable(outlook, self._missed(outlook, batch))
+        if worst_now is not None:
+            self._probe_may_cost = self._settings.probe_growth * worst_now.total
+        return worst_now
 
-    def _payable(self, outlook: _Outlook, missed: int) -> float | None:
-        worst = self._cost(outlook, missed, 1.0)
-        if worst >= self._savings:
+    def _payable(self, outlook: _Outlook, missed: int) -> _ProbeCost | None:
+        worst = self._worst_cost(outlook, missed)
+        if worst.total >= self._savings:
             return None
         trust = self._unseen[outlook.other].trust
         # the step time of PLAIN does not change with the traffic, so that looks at it are for when nothing is lost
         usual = self._cost(outlook, missed, outlook.accept) if outlook.mode is Mode.PLAIN else worst
-        return worst if trust * usual <= 0.5 * (1.0 - trust) * self._overlooked else None
+        return worst if trust * usual.total <= 0.5 * (1.0 - trust) * self._overlooked else None
 
     def _at_best(self, outlook: _Outlook) -> float:
         """The other mode's goodput over the present one's, were all that was not seen of it as good as it may be."""
@@ -325,17 +371,41 @@ class Goodput:
             1.0 + max(settings.read_step_time_doubt, settings.step_time_doubt * calibrated)
         )
 
-    def _cost(self, outlook: _Outlook, missed: int, accept: float) -> float:
-        """Seconds that a probe of one dwell loses with an accept length of ``accept``, both switches included.
+    def _worst_cost(self, outlook: _Outlook, missed: int) -> _ProbeCost:
+        """Of the accept lengths that there may be: of 1, at which every request still gets the token that it would have
+        got from a plain step, or of the lowest one that takes a dwell to tell from the break-even."""
+        lowest = self._cost(outlook, missed, 1.0)
+        if outlook.mode is not Mode.PLAIN or self._break_even is None:
+            return lowest
+        margin = self._settings.certainty * self.accept.error(outlook.size, self._settings.dwell_steps)
+        return max(lowest, self._cost(outlook, missed, max(1.0, self._break_even - margin)))
 
-        At worst that is 1: in SPECULATIVE every request gets at least the one token that it would have got from a
-        plain step.  In PLAIN the step may take as much longer than predicted as a doubted one may take less.
+    def _cost(self, outlook: _Outlook, missed: int, accept: float) -> _ProbeCost:
+        """What a probe loses with an accept length of ``accept``, both switches included.
+
+        In PLAIN, for a dwell, a step may take as much longer than predicted as a doubted one may take less.
         """
         if outlook.mode is Mode.PLAIN:
-            lost = outlook.speculative - accept * outlook.plain
+            lost = self._look_steps(outlook.size, accept) * (outlook.speculative - accept * outlook.plain)
         else:
-            lost = outlook.plain * (1.0 + self._settings.step_time_doubt) - outlook.speculative / outlook.accept
-        return self._settings.dwell_steps * max(0.0, lost) + self._switching.there_and_back(missed)
+            step = outlook.plain * (1.0 + self._settings.step_time_doubt) - outlook.speculative / outlook.accept
+            lost = self._settings.dwell_steps * step
+        return _ProbeCost(max(0.0, lost), self._switching.there_and_back(missed))
+
+    def _look_steps(self, size: int, accept: float) -> float:
+        """Verify steps of a probe that finds the accept length to be ``accept``."""
+        settings = self._settings
+        short = (self._break_even or 0.0) - accept
+        if short <= 0.0:
+            return settings.dwell_steps
+        needed = (settings.certainty * self.accept.error(size, 1.0) / short) ** 2
+        return min(max(needed, settings.least_look_steps) + _IN_FLIGHT, settings.dwell_steps)
+
+    def _has_seen_enough(self, outlook: _Outlook) -> bool:
+        """Whether the accept length is too low for chance to explain."""
+        short = (self._break_even or 0.0) - outlook.accept
+        enough = self._probe_steps >= self._settings.least_look_steps
+        return enough and short > self._settings.certainty * self.accept.error(outlook.size)
 
     def _usual_cost(self, outlook: _Outlook) -> float:
         """What a probe of speculation will cost after a stay of four dwells in PLAIN."""

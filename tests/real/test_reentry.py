@@ -100,9 +100,11 @@ def test_a_pause_too_short_for_the_batch_does_not_keep_it_from_returning(case: C
     assert outcome.steps["SPECULATIVE DECODE spec"] > 20
 
 
-@pytest.mark.parametrize("phase", [0, 1])
+@pytest.mark.parametrize(("phase", "preempts"), [(0, False), (1, False), (0, True), (1, True)])
 @pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
-def test_prefills_in_every_second_turn_hold_up_neither_a_return_nor_its_requests(case: Case, phase: int) -> None:
+def test_prefills_in_every_second_turn_hold_up_neither_a_return_nor_its_requests(
+    case: Case, phase: int, preempts: bool
+) -> None:
     first = [Request(f"a{index}", [1, 40 + index, 7, 9], 100) for index in range(2)]
     more = [Request(f"b{turn}", [1, 30 + turn, 8, 50 + turn], 4, turn) for turn in range(10 + phase, 80, 2)]
     back: list[int] = []
@@ -112,7 +114,9 @@ def test_prefills_in_every_second_turn_hold_up_neither_a_return_nor_its_requests
             back.append(turn)
         return (Mode.SPECULATIVE, Mode.PLAIN)[5 <= turn < 30]
 
-    with open_switched(**case.options, max_total_tokens=16384, max_running_requests=64) as server:
+    options = {**case.options, "enable_priority_scheduling": preempts}
+    with open_switched(**options, max_total_tokens=16384, max_running_requests=64) as server:
+        assert server.scheduler.enable_priority_preemption is preempts
         run(server, Scenario([*first, *more], wish))
     assert back[0] <= 37
 

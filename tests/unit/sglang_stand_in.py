@@ -170,6 +170,7 @@ class Scheduler:
         self.last_batch: Batch | None = None
         self.chunked_req = None
         self.waiting_queue: list[Any] = []
+        self.enable_priority_preemption = False
         self.result_queue: deque[Any] = deque()
         self._request_dispatcher = SimpleNamespace(_mapping={InternalStateRequest: self.get_internal_state})
         self.seen: dict[str, Any] = {}

@@ -231,7 +231,8 @@ COMMON = Need(
         *BATCH.attributes(_READ, whys.TELL_APART, "reqs", "spec_algorithm"),
         BATCH.method("batch_size", _CALL, whys.DROP_FINISHED),
         BATCH.method("filter_batch", _CALL, whys.DROP_FINISHED),
-        *BATCH.attributes(_WRITE, "let a held batch go before a prefill", "batch_is_full"),
+        *BATCH.attributes(_WRITE, whys.BATCH_FIRST, "batch_is_full"),
+        *SCHEDULER.attributes(_BOTH, whys.BATCH_FIRST, "enable_priority_preemption"),
         *RESULT.attributes(_READ, whys.VERIFY_ONLY, "num_correct_drafts"),
     ),
 )
