@@ -138,3 +138,21 @@ def test_a_prefill_that_no_plain_step_followed_has_missed_nothing(case: Case) ->
     assert gaps == {None}
     # the token that was pending counts as missed
     assert shown["tokens_missed"] <= outcome.steps["PLAIN DECODE plain"] + 2
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
+def test_a_prefill_after_a_return_does_not_take_the_slots_of_the_first_verify_step(case: Case) -> None:
+    """The pool has room for only one of the two, and the first requests finish with that step."""
+    caught_up: dict[Mode, int] = {}
+    with open_switched(**case.options, flags=["--specswitch-max-pause-ms", "1000"], max_total_tokens=160) as server:
+        for arrival in range(19, 26):
+            made = [Request(f"{arrival}-{index}", [1, 40 + index, 7, 9, 60 + index], 23) for index in range(4)]
+            late = Request(f"{arrival}-late", [1, *[70 + arrival] * 29], 2, arrival)
+            outcome = run(
+                server, Scenario([*made, late], lambda turn, _: (Mode.SPECULATIVE, Mode.PLAIN)[2 <= turn < 20])
+            )
+            assert not outcome.pressed_in, arrival
+            prefilled_in = Mode.PLAIN if outcome.prefilled_in[Mode.PLAIN] else Mode.SPECULATIVE
+            caught_up[prefilled_in] = outcome.status["last_transition"]["tokens_caught_up"]
+    assert Mode.PLAIN in caught_up
+    assert caught_up[Mode.SPECULATIVE]
