@@ -343,7 +343,7 @@ class Goodput:
             return None
         if self._probe is not None:  # it has been asked for
             worst = self._worst_cost(outlook, self._missed(outlook, batch))
-            return worst if worst.total <= self._probe_may_cost else None
+            return worst if worst.total <= self._probe_may_cost or outlook.other_over_here >= 1.0 else None
         if outlook.mode is Mode.PLAIN and self._unseen[outlook.other].steps < 2 * self._settings.dwell_steps:
             return None
         if self._payable(outlook, missed=0) is None:  # whatever was missed, which takes counting

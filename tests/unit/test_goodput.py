@@ -293,6 +293,13 @@ class TestProbes:
         assert back[-1] is not None, "a probe that finds nothing new ends after one dwell"
         assert back[-1].mode is PLAIN
 
+    def test_stay_probes_where_the_return_pays_for_a_moment(self) -> None:
+        """The batch runs out, with much missed, just when the return comes; then it is as large as before."""
+        turn = self.asked_for(goodput(3.0, probe_share=0.009))
+        turn(PLAIN, 4, 20_000, 100_000)
+        wishes = [turn(SPECULATIVE, 128, steps) for steps in range(1, 8)]
+        assert any(wish is not None and wish.mode is PLAIN and wish.at_once for wish in wishes)
+
     @pytest.mark.parametrize(("size", "missed"), [(64, 100_000), (128, 60)])
     def test_are_given_up_when_they_would_cost_far_more_than_was_thought(self, size: int, missed: int) -> None:
         turn = self.asked_for(goodput(3.0, probe_share=0.009))
