@@ -22,7 +22,7 @@ from specswitch.calibrate import at_start
 from specswitch.commands import Commands
 from specswitch.config import SwitchConfig
 from specswitch.engine import admission, build, control_channel, plain_graphs, profile_key, request_metrics, warm_up
-from specswitch.engine.base import EngineFacts
+from specswitch.engine.base import EngineFacts, LiveEngine
 from specswitch.engine.contract import ContractReport, check_installed
 from specswitch.engine.hooks import InstanceHooks
 from specswitch.engine.rank_channel import RankChannel, tensor_parallel
@@ -32,7 +32,7 @@ from specswitch.observe.observer import ReportingObserver
 from specswitch.observe.status import Status
 from specswitch.policy import Policy, Steering, around, automatic, steered
 from specswitch.profile_source import ProfileSource
-from specswitch.ranks import Follower, Leader
+from specswitch.ranks import Decision, Follower, Leader
 from specswitch.switch import Switch
 
 _SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
@@ -199,7 +199,7 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     deciding = steered(config, steering, profile)
     policy = around(config, deciding)
     if ranks > 1:
-        policy = _decided_on_rank_0(policy, scheduler, rank)
+        policy = _decided_on_rank_0(policy, scheduler, rank, engine)
     switch = Switch(engine, policy, config, observer, steering=steering)
     scheduler.specswitch = switch
     engine.attach(switch)
@@ -227,8 +227,13 @@ def _profile_source(scheduler: Any, facts: EngineFacts, config: SwitchConfig, lo
     return ProfileSource(config, key, log.warning)
 
 
-def _decided_on_rank_0(policy: Policy, scheduler: Any, rank: int) -> Policy:
+def _decided_on_rank_0(policy: Policy, scheduler: Any, rank: int, engine: LiveEngine) -> Policy:
     channel = RankChannel(scheduler)
-    follower = Leader(policy, channel.send) if rank == 0 else Follower()
-    channel.attach(InstanceHooks(), follower.deliver)
+    follower = Leader(policy, channel.send, engine.pause_scales) if rank == 0 else Follower()
+
+    def deliver(decision: Decision) -> None:
+        follower.deliver(decision)
+        engine.use_pause_scales(decision.pause_scales)
+
+    channel.attach(InstanceHooks(), deliver)
     return follower

@@ -163,7 +163,7 @@ class AcceptEstimate:
         if self._last is not None:  # from step to step, so that a change of text counts once
             self._spread(seen, requests, *self._last, longer)
         self._last = seen, requests
-        of_a_step = self._of_a_step(requests)
+        of_a_step = self._variance / requests + max(0.0, self._shared)
         if self._doubt:
             self._keep(of_a_step / self._doubt)
             self._doubt = 0.0
@@ -176,10 +176,6 @@ class AcceptEstimate:
             self.value = self._recent
             self._keep(of_a_step)
 
-    def error(self, requests: int, steps: float | None = None) -> float:
-        """The standard error of a mean over ``steps`` verify steps of so many requests; None: of the value."""
-        return float((self._of_a_step(requests) / (self._evidence if steps is None else steps)) ** 0.5)
-
     def doubt(self, trust: float) -> None:
         """The text may have changed unseen, with a chance of 1 - ``trust`` (0 to 1).
 
@@ -187,10 +183,6 @@ class AcceptEstimate:
         token, with that chance.
         """
         self._doubt = max(self._doubt, 1.0 - trust)
-
-    def _of_a_step(self, requests: int) -> float:
-        """The variance of one step's mean."""
-        return self._variance / requests + max(0.0, self._shared)
 
     def _keep(self, steps: float) -> None:
         """Let what is known count no more than so many steps."""

@@ -123,3 +123,13 @@ class Engine(Protocol):
 
     def cancel_return(self) -> bool:
         """Forget ``request_return``; False if the batch has been rebuilt already: then ``on_returned`` follows."""
+
+
+class LiveEngine(Engine, Protocol):
+    """An engine whose forwards take real time, and other times on every rank."""
+
+    def pause_scales(self) -> tuple[float, ...]:
+        """How much longer than assumed the waits for its forwards were, as measured on this rank."""
+
+    def use_pause_scales(self, scales: tuple[float, ...]) -> None:
+        """Put what some rank's :meth:`pause_scales` told in force here."""

@@ -17,7 +17,7 @@ from specswitch.engine.draft_alone import FEW, DraftAlone, Range, within
 from specswitch.engine.draft_gap import set_gap
 from specswitch.engine.draft_kv import is_worth, missing_of_worthy, missing_tokens, ranges_beside
 from specswitch.engine.draft_stats import DraftStats
-from specswitch.engine.pause import PauseBudget
+from specswitch.engine.pause import PauseBudget, PauseWatch
 from specswitch.engine.reentry import Reentry
 
 _LEFT = 3
@@ -28,19 +28,23 @@ the one before that stays to be written with what followed it, and a plain step 
 class CatchUpBeside(abc.ABC):
     """The part of an engine that catches up before a return, and fills reused prefixes, without the running batch."""
 
-    def _prepare_beside(self, max_pause_ms: float, most_tokens: int, alone: DraftAlone | None, measures: bool) -> None:
+    def _prepare_beside(
+        self, max_pause_ms: float, most_tokens: int, alone: DraftAlone | None, overlap: bool, ranks: int
+    ) -> None:
         """
         Args:
             max_pause_ms: how long the running batch may wait for one forward.
             most_tokens: what one forward may hold.
             alone: None where the draft cannot write without the target.
-            measures: whether the time that a launch takes is the forward's, and no other rank has to agree on it.
+            overlap: whether plain decode overlaps one step with the next.
+            ranks: that have to write the same tokens in the same turn.
         """
         self._pause = PauseBudget(max_pause_ms, most_tokens)
         self._alone = alone
-        self._measures_forwards = measures
+        self._wait = PauseWatch(overlap)
+        self._ranks = ranks
         self.draft_stats = DraftStats()
-        self._reentry = Reentry()
+        self._reentry = Reentry(self._wait)
 
     @abc.abstractmethod
     def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:
@@ -59,19 +63,17 @@ class CatchUpBeside(abc.ABC):
         """Where forwards run beside the event loop: on a stream, after all that was launched on either."""
 
     def _catch_up_alone(self, reqs: Sequence[Any]) -> bool:
-        """Let the draft write by itself what it can; whether that leaves more of it than one pause allows."""
+        """Let the draft write by itself what it can, up to one pause; whether a plain step is to follow on that."""
         if self._alone is None:
             return False
         with self._after_launches():
-            ranges, is_more = self._alone.what_is_missing(reqs, self._alone.pause.tokens)
+            ranges = self._alone.what_is_missing(reqs, self._alone.pause.tokens_for(len(reqs)))
         if ranges:
-            milliseconds = self._write_alone(ranges)
-            if self._measures_forwards:
-                self._alone.pause.took(_tokens(ranges), milliseconds)
+            self._write_alone(ranges)
             self._reentry.covered(_tokens(ranges))
             for req, _, end in ranges:
                 set_gap(req, end)
-        return is_more and self._keeps_up(self._alone.pause, reqs)
+        return bool(ranges) and self._alone.pause.keeps_up(len(reqs))
 
     def _is_more_than_a_pause(self, reqs: Sequence[Any]) -> bool:
         """Whether so much is missing that some of it is to be written beside the batch before the last forward.
@@ -79,23 +81,15 @@ class CatchUpBeside(abc.ABC):
         A part leaves the last tokens of each request, and where parts do not keep up the last forward takes it all.
         """
         left = _LEFT if self._alone is None else FEW + 1
-        most = max(self._pause.last_tokens, left * len(reqs))
-        return self._keeps_up(self._pause, reqs) and missing_of_worthy(reqs) > most
-
-    @staticmethod
-    def _keeps_up(pause: PauseBudget, reqs: Sequence[Any]) -> bool:
-        """Whether a forward may write well more than the plain step after it adds: of two tokens one may be left."""
-        return pause.tokens >= 3 * len(reqs)
+        most = max(self._pause.last_tokens_for(len(reqs)), left * len(reqs))
+        return self._pause.keeps_up(len(reqs)) and missing_of_worthy(reqs) > most
 
     def _catch_up_aside(self, reqs: Sequence[Any]) -> None:
         """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
-        ranges = self._ranges_beside(reqs, self._pause.tokens)
+        ranges = self._ranges_beside(reqs, self._pause.tokens_for(len(reqs)))
         if not ranges:
             return
-        milliseconds = self._write(ranges)
-        self.draft_stats.pause(_tokens(ranges), milliseconds)
-        if self._measures_forwards:
-            self._pause.took(_tokens(ranges), milliseconds)
+        self.draft_stats.pause(_tokens(ranges), self._write(ranges, self._pause))
         self._reentry.covered(_tokens(ranges) - len(ranges))
         for req, _, end in ranges:
             # the last position was written with the token that the target sampled, not with the one that followed
@@ -133,7 +127,7 @@ class CatchUpBeside(abc.ABC):
         if self._alone is None or not ranges:
             return list(gaps)
         with self._after_launches():
-            written = within(self._alone.leading(ranges), self._alone.pause.tokens)
+            written = within(self._alone.leading(ranges), self._alone.pause.tokens_for(len(reqs)))
         if written:
             self._write_alone(written)
             self.draft_stats.prefix_tokens_filled += _tokens(written)
@@ -161,18 +155,44 @@ class CatchUpBeside(abc.ABC):
             ranges = self._alone.short_of_kept(ranges_beside(reqs, sum(map(missing_tokens, reqs))))
         return [reach for reach in within(ranges, room) if reach[2] - reach[1] > 1]
 
-    def _write_alone(self, ranges: Sequence[Range]) -> float:
-        """Let the draft write ranges by itself; returns the milliseconds that took."""
-        milliseconds = self._write(ranges, alone=True)
-        self.draft_stats.pause_alone(_tokens(ranges), milliseconds)
-        return milliseconds
+    def _write_alone(self, ranges: Sequence[Range]) -> None:
+        """Let the draft write ranges by itself."""
+        assert self._alone is not None
+        self.draft_stats.pause_alone(_tokens(ranges), self._write(ranges, self._alone.pause, alone=True))
 
-    def _write(self, ranges: Sequence[Range], **how: bool) -> float:
-        """:meth:`write_draft_kv`; returns the milliseconds that took."""
+    def _write(self, ranges: Sequence[Range], budget: PauseBudget, **how: bool) -> float:
+        """:meth:`write_draft_kv`; returns the milliseconds that the launch took."""
         self._interrupted()
+        self._wait.wrote(budget, _tokens(ranges))
         began = time.perf_counter()
         self.write_draft_kv(ranges, **how)
         return (time.perf_counter() - began) * 1e3
+
+    def _has_next_token(self) -> None:
+        """The running batch has: learn from how long it waited for that."""
+        waited = self._wait.token()
+        if waited is None:
+            return
+        budget, tokens, milliseconds = waited
+        budget.waited(tokens, milliseconds)
+        if self._ranks == 1:
+            budget.scale = budget.measured_scale
+
+    def _has_last_token(self) -> None:
+        """The one that the last forward of a return put out, if there was a return."""
+        self._wait.token()
+        self._wait.end()
+
+    def pause_scales(self) -> tuple[float, ...]:
+        return tuple(budget.measured_scale for budget in self._budgets)
+
+    def use_pause_scales(self, scales: tuple[float, ...]) -> None:
+        for budget, scale in zip(self._budgets, scales, strict=True):
+            budget.scale = scale
+
+    @property
+    def _budgets(self) -> list[PauseBudget]:
+        return [self._pause] if self._alone is None else [self._pause, self._alone.pause]
 
 
 def _tokens(ranges: Sequence[Range]) -> int:

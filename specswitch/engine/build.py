@@ -11,7 +11,7 @@ from typing import Any
 
 from specswitch.config import SwitchConfig
 from specswitch.engine import profile_key, v2_compat
-from specswitch.engine.base import Engine
+from specswitch.engine.base import LiveEngine
 from specswitch.engine.contract import ContractReport, EnginePath, ReleaseLine
 from specswitch.errors import UnsupportedError
 from specswitch.profile import ProfileKey
@@ -46,13 +46,13 @@ def key(report: ContractReport, server_args: Any) -> ProfileKey:
     return profile_key.key_of(server_args, str(report.release), path)
 
 
-def create(report: ContractReport, scheduler: Any, config: SwitchConfig) -> Engine:
+def create(report: ContractReport, scheduler: Any, config: SwitchConfig) -> LiveEngine:
     """The engine for a constructed scheduler, not yet attached.
 
     Raises:
         UnsupportedError: the loaded model is none that the engine can switch.
     """
-    engine: Engine = _module(report, scheduler.enable_overlap).create(scheduler, report.release, config)
+    engine: LiveEngine = _module(report, scheduler.enable_overlap).create(scheduler, report.release, config)
     return engine
 
 

@@ -95,10 +95,12 @@ class CommonEngine(CatchUpBeside):
     def request_return(self, draft_kv: DraftKV) -> None:
         self._return_asked = draft_kv
         self._return_room.asked()
+        self._wait.begin()
 
     def cancel_return(self) -> bool:
         if self._plain:
             self._return_asked = None
+            self._wait.end()
         return self._plain
 
     # Counting
@@ -110,6 +112,8 @@ class CommonEngine(CatchUpBeside):
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             self._accept.add(tokens, size)
             self._reentry.verified(tokens, size)
+        elif self._return_asked is not None:
+            self._has_next_token()
         if self._readings is not None:
             self._readings.decoded(mode, size, self._census.context_tokens, tokens)
         self._census.context_tokens += tokens

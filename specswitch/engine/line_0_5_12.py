@@ -106,7 +106,8 @@ class Line0512Engine(CommonEngine):
             config.max_pause_ms,
             self._largest_extend,
             alone=draft_alone.of(scheduler, config, self._largest_extend),
-            measures=torch.device(scheduler.device).type == "cpu" and scheduler.tp_size == 1,
+            overlap=scheduler.enable_overlap or config.plain_overlap == "on",
+            ranks=scheduler.tp_size,
         )
         self._unseen: UnseenSlots | None = None
         if self._has_draft_kv and not args.disable_radix_cache:
@@ -198,6 +199,8 @@ class Line0512Engine(CommonEngine):
         if batch is None or batch.forward_mode is not _DECODE:
             # a prefill's launch too keeps the thread from the result of the step before it
             self._interrupted()
+            if batch is not None and self._catch_up is None:
+                self._wait.disturbed()
         if batch is not None and batch.forward_mode is not _DECODE and self._is_prefill(batch):
             self._before_prefill(batch)
         if self._held_batch is not None:
@@ -253,6 +256,7 @@ class Line0512Engine(CommonEngine):
                 original(batch, result)
             self._after_catch_up(batch)
             self._interrupted()
+            self._has_last_token()
             self._listener.on_decode_step(Mode.PLAIN)
             self._finish_return(SpeculativeEntry(len(batch.reqs), self._reentry.tokens_caught_up))
             return
@@ -462,6 +466,7 @@ class Line0512Engine(CommonEngine):
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._settled = False, None, None
         self._reentry.returned(entry.requests)
+        self._wait.end()
         self._listener.on_returned(entry)
 
     # What differs between the workers

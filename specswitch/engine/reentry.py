@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specswitch.engine.pause import PauseWatch
 from specswitch.records import rounded
 
 FIRST_STEPS = 32
@@ -33,6 +34,8 @@ class ReentryRecord:
     """Tokens per request and verify step in them, None without any."""
     long_run_accept_length: float | None
     """The same over all other verify steps since start, None without any."""
+    longest_wait_ms: float
+    """The longest that its requests waited for a token on the way back, where no prefill came in between."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -46,7 +49,8 @@ class Reentry:
     A return with no request running is none: whoever is prefilled next has not missed anything.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait: PauseWatch) -> None:
+        self._wait = wait
         self.report: Callable[[ReentryRecord], None] = _say_nothing
         """Told of each return once its first steps are over."""
         self.latest: ReentryRecord | None = None
@@ -111,6 +115,7 @@ class Reentry:
             verify_steps=steps,
             accept_length=length,
             long_run_accept_length=self._long_run,
+            longest_wait_ms=round(self._wait.longest_ms, 3),
         )
         self._tokens = self._request_steps = 0
         self.report(self.latest)

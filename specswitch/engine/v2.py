@@ -103,7 +103,8 @@ class V2Engine(CommonEngine):
             config.max_pause_ms,
             self._largest_extend,
             alone=draft_alone.of(scheduler, config, self._largest_extend),
-            measures=torch.device(scheduler.device).type == "cpu" and scheduler.server_args.tp_size == 1,
+            overlap=scheduler.enable_overlap,
+            ranks=scheduler.server_args.tp_size,
         )
         allocator = scheduler.token_to_kv_pool_allocator
         self._unseen = UnseenSlots(allocator.size + scheduler.page_size, allocator.device)
@@ -176,6 +177,8 @@ class V2Engine(CommonEngine):
         if chosen is None or chosen.forward_mode is not self._decode:
             # a prefill's launch too keeps the thread from the result of the step before it
             self._interrupted()
+            if chosen is not None and chosen is not self._returning:
+                self._wait.disturbed()
         if self._held is not None:
             v2_compat.set_running_batch(scheduler, plan, self._held)
         elif self._returning is not None:
@@ -236,6 +239,8 @@ class V2Engine(CommonEngine):
                 self._count_step(batch, result)
             else:
                 self._interrupted()
+                if not self._plain:
+                    self._has_last_token()
         except Exception as error:
             self._listener.on_fault("counting a decode step", error)
 
@@ -457,6 +462,8 @@ class V2Engine(CommonEngine):
     def _finish_return(self, entry: SpeculativeEntry) -> None:
         self._plain, self._return_asked, self._penalties_due = False, None, False
         self._reentry.returned(entry.requests)
+        if not entry.requests:
+            self._wait.end()
         self._listener.on_returned(entry)
 
     def write_draft_kv(self, ranges: Sequence[Range], alone: bool = False) -> None:

@@ -66,7 +66,10 @@ def automatic(config: SwitchConfig, profile: Profile | None = None) -> Policy:
 
 def _goodput(config: SwitchConfig, profile: Profile) -> Goodput:
     switching = profile.switching.cost()
+    settings = GoodputSettings(config.hysteresis, config.probe_share, config.dwell_steps)
     if config.draft_kv == "cold":
+        # those that return cold do not show what text is like: a probe waits for others to come
+        settings = replace(settings, least_look_steps=config.dwell_steps)
         switching = replace(switching, catch_up_per_token=0.0)
     return Goodput(
         profile.plain.step_time(),
@@ -74,5 +77,5 @@ def _goodput(config: SwitchConfig, profile: Profile) -> Goodput:
         switching,
         profile.accept_length,
         profile.longest_accept_length,
-        GoodputSettings(config.hysteresis, config.probe_share, config.dwell_steps),
+        settings,
     )

@@ -48,6 +48,8 @@ class GoodputSettings:
     """For how many probes that may be saved up."""
     least_look_steps: int = 4
     """Verify steps after which a probe may end."""
+    alike_steps: float = 12.0
+    """Verify steps of a request that are taken to say no more than one, since easy and hard passages are longer."""
     certainty: float = 3.0
     """Standard errors by which the accept length must be too low for a probe to end before its dwell."""
     probe_growth: float = 2.0
@@ -90,6 +92,27 @@ class _ProbeCost(NamedTuple):
         return self.decoding + self.switching
 
 
+@dataclass(slots=True)
+class _Look:
+    """What the verify steps of a stay in SPECULATIVE have shown since it began."""
+
+    steps: int = 0
+    tokens: int = 0
+    requests: int = 0
+    """Verified, over all steps."""
+    smallest: float = inf
+    """Of the batches."""
+    lost: float = 0.0
+    """Seconds, over what PLAIN would have taken for the same tokens."""
+
+    def add(self, step: StepReading, plain: float, speculative: float) -> None:
+        self.steps += 1
+        self.tokens += step.tokens
+        self.requests += step.batch_size
+        self.smallest = min(self.smallest, step.batch_size)
+        self.lost += speculative - plain * step.tokens / step.batch_size
+
+
 class Goodput:
     """Wishes for the other mode once staying has cost as much as going there and back.
 
@@ -112,7 +135,7 @@ class Goodput:
     A probe of speculation ends where it came from unless the accept length exceeds what the load has called for of
     late: it was made to learn that length, and says nothing about the load.  It ends as soon as chance cannot explain
     an accept length that low; so that there is no more than one switch per dwell all the same, it begins no sooner than
-    two dwells after the last verify step.
+    two dwells after the last verify step.  What it has not lost of its worst cost is given back when the stay ends.
 
     Steers by ``sample.local.steps``, which differ between ranks: one rank decides for all
     (:mod:`specswitch.ranks`).  Without such readings the calibrated step times and ``sample.accept_length`` hold.
@@ -156,20 +179,22 @@ class Goodput:
             Mode.PLAIN: Unseen(self._settings.step_time_memory_steps),
         }
         self._probe: _ProbeCost | None = None
-        """At worst, of the probe wished for and not come yet, or of the one that runs."""
+        """At worst, of the probe wished for and not come yet."""
         self._probe_may_cost = 0.0
         """Up to which the one not come yet is still wished for."""
         self._probing = False
-        self._probe_steps = 0
-        self._probe_lost = 0.0
-        """Seconds that the verify steps of the present probe have lost."""
+        self._looked = _Look()
+        self._owed: float | None = None
+        """Seconds that were paid in advance for what the verify steps of the present stay lose, if a probe began it."""
         self._asked = False
         """Whether a return has been wished for and not come yet."""
 
     def __call__(self, sample: LoadSample) -> Wish | None:
-        for step in sample.local.steps:
-            self._learn(step)
         mode = sample.mode
+        for step in sample.local.steps:
+            if step.mode is mode is not self._mode:
+                self._enter(mode)
+            self._learn(step)
         if mode is Mode.DRAINING:
             return None
         steps = sample.decode_step - self._step
@@ -177,7 +202,7 @@ class Goodput:
         if mode is not self._mode:
             self._enter(mode)
         if self._probing and sample.steps_in_mode > self._settings.dwell_steps:
-            self._end_probe()
+            self._probing = False
             if mode is Mode.SPECULATIVE:
                 self._unseen[mode].changed()
         if not sample.decode_batch_size:
@@ -206,14 +231,14 @@ class Goodput:
         if self._probing:
             # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
             go = ratio > 1.0 - settings.probe_gain if plain else outlook.accept < (self._break_even or 0.0)
-            at_once = not plain and self._has_seen_enough(outlook)
+            at_once = not plain and self._has_seen_enough()
         else:
             go = ratio > self._hurdle and self._is_due(outlook, batch)
             self._probe = None if go else self._worth_a_probe(outlook, batch)
         if go:
             self._asked = plain
             return Wish(outlook.other, str(outlook), at_once)
-        if self._probe is not None and not self._probing:
+        if self._probe is not None:
             self._asked = plain
             return Wish(outlook.other, f"probe after {self._unseen[outlook.other].steps} steps; {outlook}")
         if self._asked and ratio < 1.0:
@@ -246,13 +271,18 @@ class Goodput:
 
     def _idle(self) -> Wish | None:
         """With no request there is nothing to drain or to catch up: be where the first one will be served best."""
-        knows = self._verify_steps >= self._settings.dwell_steps and not self._probing
+        self._probe = None  # it would be for nothing, and for another load
+        knows = self._knows_texts() and not self._probing
         if knows:
             self._anew_until = self._step + self._settings.dwell_steps
         self._lost, self._due = 0.0, inf
         gain = advantage(self.accept.value, self.plain.seconds(1, 0), self.speculative.seconds(1, 0))
         better, by = (Mode.SPECULATIVE, gain) if self._mode is Mode.PLAIN else (Mode.PLAIN, 1.0 / gain)
         return Wish(better, "idle, for the first request", knows) if by > self._hurdle else None
+
+    def _knows_texts(self) -> bool:
+        """Whether the accept length has been seen for a dwell, and is no longer the one to start from."""
+        return self._verify_steps >= self._settings.dwell_steps
 
     def _chooses_anew(self) -> bool:
         return self._step < self._anew_until and not self._probing
@@ -266,35 +296,34 @@ class Goodput:
             self._verify_steps += 1
             self.accept.add(step.tokens, size)
             self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
-            if self._probing and self._mode is step.mode:
-                self._count_probe_step(size, step.context_tokens, step.tokens / size)
+            if self._owed is not None and self._mode is step.mode:
+                context = step.context_tokens
+                self._looked.add(step, self.plain.seconds(size, context), self.speculative.seconds(size, context))
         if step.seconds is not None:
             curve = self.speculative if speculative else self.plain
             curve.add(size, step.context_tokens, step.seconds)
 
-    def _count_probe_step(self, size: int, context: int, accept: float) -> None:
-        plain, speculative = self.plain.seconds(size, context), self.speculative.seconds(size, context)
-        self._probe_steps += 1
-        self._probe_lost += speculative - accept * plain
+    def _settle_probe(self) -> None:
+        """As a stay ends that a probe began: what it has not lost of what was paid in advance goes back.
 
-    def _end_probe(self) -> None:
-        """What it was expected to lose at worst, and has not lost, goes back to the savings."""
-        if self._probe is not None and self._mode is Mode.SPECULATIVE:
-            decoding = self._probe.decoding
-            self._savings += min(decoding, max(0.0, decoding - self._probe_lost))
-        self._probe, self._probing = None, False
+        Not before, since a probe that found an accept length too high by chance goes on as a stay that loses.
+        """
+        if self._owed is not None and self._looked.steps:
+            self._savings += min(self._owed, self._owed - self._looked.lost)
+        self._owed = None
 
     def _enter(self, mode: Mode) -> None:
-        if self._probing:
-            self._end_probe()
+        self._settle_probe()
         self._mode = mode
         self._lost = self._overlooked = 0.0
         self._due = inf
         self._asked = False
-        self._probe_steps, self._probe_lost = 0, 0.0
+        self._probing = self._probe is not None
         if self._probe is not None:
-            self._probing = True
             self._savings -= self._probe.total
+            if mode is Mode.SPECULATIVE:
+                self._owed, self._looked = self._probe.decoding, _Look()
+            self._probe = None
         if mode is Mode.SPECULATIVE:
             self.accept.doubt(self._unseen[mode].trust)
 
@@ -311,7 +340,7 @@ class Goodput:
         if at_best >= self._hurdle + settings.probe_gain:
             self._overlooked += seconds_lost(seconds, at_best)
         self._save(settings.probe_share * seconds, settings.probe_share * settings.savings_seconds)
-        if lost < 0.0 and mode is Mode.SPECULATIVE and not self._probing:
+        if lost < 0.0 and mode is Mode.SPECULATIVE and not self._probing and self._knows_texts():
             self._save(settings.reinvested * -lost, settings.probes_ahead * self._usual_cost(outlook))
         self._unseen[other].passed(steps)
         if self._probing:
@@ -377,7 +406,7 @@ class Goodput:
         lowest = self._cost(outlook, missed, 1.0)
         if outlook.mode is not Mode.PLAIN or self._break_even is None:
             return lowest
-        margin = self._settings.certainty * self.accept.error(outlook.size, self._settings.dwell_steps)
+        margin = self._chance(outlook.size, self._settings.dwell_steps)
         return max(lowest, self._cost(outlook, missed, max(1.0, self._break_even - margin)))
 
     def _cost(self, outlook: _Outlook, missed: int, accept: float) -> _ProbeCost:
@@ -397,15 +426,27 @@ class Goodput:
         settings = self._settings
         short = (self._break_even or 0.0) - accept
         if short <= 0.0:
-            return settings.dwell_steps
-        needed = (settings.certainty * self.accept.error(size, 1.0) / short) ** 2
-        return min(max(needed, settings.least_look_steps) + _IN_FLIGHT, settings.dwell_steps)
+            return settings.dwell_steps + _IN_FLIGHT
+        looks = (self._chance(size, 1) / short) ** 2
+        needed = settings.least_look_steps if looks <= 1.0 else looks * settings.alike_steps
+        return min(needed, settings.dwell_steps) + _IN_FLIGHT
 
-    def _has_seen_enough(self, outlook: _Outlook) -> bool:
-        """Whether the accept length is too low for chance to explain."""
-        short = (self._break_even or 0.0) - outlook.accept
-        enough = self._probe_steps >= self._settings.least_look_steps
-        return enough and short > self._settings.certainty * self.accept.error(outlook.size)
+    def _has_seen_enough(self) -> bool:
+        """Whether the probe has found less than chance explains, were the accept length that of the break-even."""
+        look = self._looked
+        if look.steps < self._settings.least_look_steps:
+            return False
+        return (self._break_even or 0.0) - look.tokens / look.requests > self._chance(look.smallest, look.steps)
+
+    def _chance(self, size: float, steps: int) -> float:
+        """How far a mean over so many verify steps of ``size`` requests may lie below the break-even by chance.
+
+        A request's tokens are taken to vary as widely as they can: between 1 and all that is drafted.
+        """
+        settings, mean = self._settings, self._break_even or 1.0
+        variance = max(0.0, (mean - 1.0) * (self._longest_accept - mean))
+        looks = size * max(1.0, steps / settings.alike_steps)
+        return settings.certainty * float((variance / looks) ** 0.5)
 
     def _usual_cost(self, outlook: _Outlook) -> float:
         """What a probe of speculation will cost after a stay of four dwells in PLAIN."""

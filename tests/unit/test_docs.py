@@ -15,6 +15,7 @@ from specswitch.config import SwitchConfig, add_arguments, load
 from specswitch.engine.admission import AdmissionFacts
 from specswitch.engine.base import EngineFacts
 from specswitch.engine.draft_stats import DraftStats
+from specswitch.engine.pause import PauseWatch
 from specswitch.engine.plain_graphs import PlainGraphFacts
 from specswitch.engine.reentry import Reentry, ReentryRecord
 from specswitch.errors import ConfigError
@@ -109,7 +110,7 @@ def test_log_explains_the_counts_of_draft_kv() -> None:
     names = {name for bullet in bullets for name in re.findall(r"`(\w+)`", bullet)}
     assert {*(field.name for field in fields(DraftStats)), "reentry"} <= names
     told = set(re.findall(r"`(\w+)`", log.split("\n- `reentry`:", 1)[1].split("\n- ", 1)[0]))
-    assert set(Reentry().as_dict()) <= told
+    assert set(Reentry(PauseWatch(True)).as_dict()) <= told
 
 
 def test_log_explains_every_event() -> None:

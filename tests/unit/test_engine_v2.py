@@ -377,7 +377,8 @@ def test_a_return_is_accounted_for(listener: MagicMock, mocker: MockerFixture) -
         listener.on_reentry.assert_not_called()
         scheduler.run_batch(batch)
         scheduler.process_batch_result(batch, SimpleNamespace(num_correct_drafts=1))
-    listener.on_reentry.assert_called_once_with(ReentryRecord(2, 20, 21, 1, FIRST_STEPS, 1.5, None))
+    (record,) = listener.on_reentry.call_args.args
+    assert record == ReentryRecord(2, 20, 21, 1, FIRST_STEPS, 1.5, None, record.longest_wait_ms)
 
 
 def test_a_cold_return_extends_over_the_pending_tokens(listener: MagicMock) -> None:

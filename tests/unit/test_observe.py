@@ -69,7 +69,9 @@ ENTERED_SHOWN = {
     "tokens_caught_up": 0,
 }
 
-REENTERED = ReentryRecord(3, 120, 7, 1, verify_steps=32, accept_length=2.12345, long_run_accept_length=None)
+REENTERED = ReentryRecord(
+    3, 120, 7, 1, verify_steps=32, accept_length=2.12345, long_run_accept_length=None, longest_wait_ms=41.5
+)
 
 
 def raised() -> Exception:
@@ -123,6 +125,7 @@ class TestJsonEvents:
             "verify_steps": 32,
             "accept_length": 2.123,
             "long_run_accept_length": None,
+            "longest_wait_ms": 41.5,
         }
 
     def test_recommendation(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from specswitch.engine.pause import PauseWatch
 from specswitch.engine.reentry import FIRST_STEPS, Reentry, ReentryRecord
 
 
 class Told(Reentry):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(PauseWatch(True))
         self.records: list[ReentryRecord] = []
         self.report = self.records.append
 
@@ -24,7 +25,7 @@ def test_the_first_steps_after_a_return_are_told_from_all_others() -> None:
     reentry.steps(FIRST_STEPS - 1, tokens=3)
     assert not reentry.records
     reentry.steps(1, tokens=3)
-    assert reentry.records == [ReentryRecord(2, 48, 5, 1, FIRST_STEPS, 1.5, 3.0)]
+    assert reentry.records == [ReentryRecord(2, 48, 5, 1, FIRST_STEPS, 1.5, 3.0, 0.0)]
     reentry.steps(10, tokens=4)
     assert len(reentry.records) == 1
     assert reentry.as_dict() == {
@@ -54,8 +55,8 @@ def test_plain_is_entered_before_the_steps_are_over() -> None:
     reentry.left()
     reentry.left()
     assert reentry.records == [
-        ReentryRecord(2, 4, 0, 0, 5, 2.0, None),
-        ReentryRecord(2, 2, 0, 0, 5, 1.0, None),
+        ReentryRecord(2, 4, 0, 0, 5, 2.0, None, 0.0),
+        ReentryRecord(2, 2, 0, 0, 5, 1.0, None, 0.0),
     ]
     shown = reentry.as_dict()
     assert (shown["returns_measured"], shown["mean_accept_length"]) == (2, 1.5)
@@ -65,7 +66,7 @@ def test_a_return_without_a_verify_step_is_told_and_does_not_enter_the_mean() ->
     reentry = Told()
     reentry.returned(1)
     reentry.left()
-    assert reentry.records == [ReentryRecord(1, 0, 0, 0, 0, None, None)]
+    assert reentry.records == [ReentryRecord(1, 0, 0, 0, 0, None, None, 0.0)]
     shown = reentry.as_dict()
     assert (shown["returns_measured"], shown["mean_accept_length"]) == (0, None)
 

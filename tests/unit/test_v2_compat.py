@@ -154,7 +154,8 @@ def test_resolved_arguments_are_those_that_sglang_decided_on(compat: Any, mocker
     module = ModuleType("sglang.srt.arg_groups.overrides")
     module.resolved_view = lambda server_args: "view"  # type: ignore[attr-defined]
     groups = {"sglang.srt.arg_groups": ModuleType("sglang.srt.arg_groups"), module.__name__: module}
-    mocker.patch.dict(sys.modules, groups)
+    # where SGLang is loaded, and has both
+    mocker.patch.dict(sys.modules, {"sglang.srt.arg_groups.model_override_base": None, **groups})
     assert compat.resolved(SimpleNamespace(_resolved_overrides=[])) == "view"
 
 
