@@ -46,11 +46,11 @@ class GoodputSettings:
     """The share of what speculation has gained over PLAIN that may be spent on probes for it."""
     probes_ahead: float = 8.0
     """For how many probes that may be saved up."""
-    least_look_steps: int = 4
+    least_look_steps: int = 3
     """Verify steps after which a probe may end."""
     alike_steps: float = 12.0
     """Verify steps of a request that are taken to say no more than one, since easy and hard passages are longer."""
-    certainty: float = 3.0
+    certainty: float = 2.0
     """Standard errors by which the accept length must be too low for a probe to end before its dwell."""
     probe_growth: float = 2.0
     """The growth of its worst cost at which a probe that has been asked for, and not come yet, is given up."""
