@@ -125,6 +125,7 @@ class Scheduler:
         self.last_batch: Batch | None = None
         self.chunked_req = None
         self.waiting_queue: list[Any] = []
+        self.enable_priority_preemption = False
         self.result_queue: deque[Any] = deque()
         self.spec_num_forward_ct = 0
         self._request_dispatcher = SimpleNamespace(_mapping={GetInternalStateReq: self.get_internal_state})
