@@ -8,8 +8,9 @@ from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.policy.base import Policy, Wish, boundaries_of
 from specswitch.policy.dwell import Dwell
 from specswitch.policy.features import PlainFor
-from specswitch.policy.goodput import Goodput, GoodputSettings
+from specswitch.policy.goodput import Goodput
 from specswitch.policy.pinned import Pinned
+from specswitch.policy.settings import GoodputSettings
 from specswitch.policy.steered import Steered, Steering
 from specswitch.policy.watermark import Watermark
 from specswitch.profile import Profile
