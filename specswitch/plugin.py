@@ -229,11 +229,11 @@ def _profile_source(scheduler: Any, facts: EngineFacts, config: SwitchConfig, lo
 
 def _decided_on_rank_0(policy: Policy, scheduler: Any, rank: int, engine: LiveEngine) -> Policy:
     channel = RankChannel(scheduler)
-    follower = Leader(policy, channel.send, engine.pause_scales) if rank == 0 else Follower()
+    follower = Leader(policy, channel.send, engine.waits) if rank == 0 else Follower()
 
     def deliver(decision: Decision) -> None:
         follower.deliver(decision)
-        engine.use_pause_scales(decision.pause_scales)
+        engine.use_waits(decision.waits)
 
     channel.attach(InstanceHooks(), deliver)
     return follower

@@ -46,8 +46,8 @@ class Decision:
     wish: Wish
     seen: View
     """Rank 0 in the turn in which it decided."""
-    pause_scales: tuple[float, ...] = ()
-    """What rank 0 has measured of its waits while catching up, for all ranks to write the same tokens."""
+    waits: tuple[tuple[float, float], ...] = ()
+    """What rank 0 has measured while catching up, for all ranks to write the same tokens."""
 
 
 class Follower:
@@ -90,10 +90,10 @@ class Leader(Follower):
         self,
         policy: Policy,
         send: Callable[[Decision], None],
-        pause_scales: Callable[[], tuple[float, ...]] = tuple,
+        waits: Callable[[], tuple[tuple[float, float], ...]] = tuple,
     ) -> None:
         super().__init__()
-        self._pause_scales = pause_scales
+        self._waits = waits
         self._policy = policy
         self._send = send
         self._sent: Wish | None = None
@@ -105,7 +105,7 @@ class Leader(Follower):
         if wish is not None and self._is_news(wish, sample):
             self._sent, self._sent_step = wish, sample.decode_step
             self._sent_epoch += 1
-            self._send(Decision(self._sent_epoch, wish, View.of(sample), self._pause_scales()))
+            self._send(Decision(self._sent_epoch, wish, View.of(sample), self._waits()))
         return super().__call__(sample)
 
     def _is_news(self, wish: Wish, sample: LoadSample) -> bool:

@@ -128,8 +128,9 @@ class Engine(Protocol):
 class LiveEngine(Engine, Protocol):
     """An engine whose forwards take real time, and other times on every rank."""
 
-    def pause_scales(self) -> tuple[float, ...]:
-        """How much longer than assumed the waits for its forwards were, as measured on this rank."""
+    def waits(self) -> tuple[tuple[float, float], ...]:
+        """How long requests wait for the forwards of a return, as measured on this rank: in milliseconds the floor and
+        what each token adds, for each kind of forward."""
 
-    def use_pause_scales(self, scales: tuple[float, ...]) -> None:
-        """Put what some rank's :meth:`pause_scales` told in force here."""
+    def use_waits(self, waits: tuple[tuple[float, float], ...]) -> None:
+        """Put what some rank's :meth:`waits` told in force here."""

@@ -17,7 +17,7 @@ from specswitch.engine.draft_alone import FEW, DraftAlone, Range, within
 from specswitch.engine.draft_gap import set_gap
 from specswitch.engine.draft_kv import is_worth, missing_of_worthy, missing_tokens, ranges_beside
 from specswitch.engine.draft_stats import DraftStats
-from specswitch.engine.pause import PauseBudget, PauseWatch
+from specswitch.engine.pause import PauseBudget, PauseWatch, Waits
 from specswitch.engine.reentry import Reentry
 
 _LEFT = 3
@@ -63,17 +63,22 @@ class CatchUpBeside(abc.ABC):
         """Where forwards run beside the event loop: on a stream, after all that was launched on either."""
 
     def _catch_up_alone(self, reqs: Sequence[Any]) -> bool:
-        """Let the draft write by itself what it can, up to one pause; whether a plain step is to follow on that."""
+        """Let the draft write by itself what it can, up to one pause; whether a plain step is to follow on that.
+
+        It is if more is left than one pause allows, or if this was so much that the last forward would be too long a
+        wait on top of it.
+        """
         if self._alone is None:
             return False
+        room = self._alone.pause.tokens_for(len(reqs))
         with self._after_launches():
-            ranges = self._alone.what_is_missing(reqs, self._alone.pause.tokens_for(len(reqs)))
+            ranges, is_more = self._alone.what_is_missing(reqs, room)
         if ranges:
             self._write_alone(ranges)
             self._reentry.covered(_tokens(ranges))
             for req, _, end in ranges:
                 set_gap(req, end)
-        return bool(ranges) and self._alone.pause.keeps_up(len(reqs))
+        return (is_more or 2 * _tokens(ranges) > room) and self._alone.pause.keeps_up(len(reqs))
 
     def _is_more_than_a_pause(self, reqs: Sequence[Any]) -> bool:
         """Whether so much is missing that some of it is to be written beside the batch before the last forward.
@@ -176,19 +181,19 @@ class CatchUpBeside(abc.ABC):
         budget, tokens, milliseconds = waited
         budget.waited(tokens, milliseconds)
         if self._ranks == 1:
-            budget.scale = budget.measured_scale
+            budget.in_force = budget.measured
 
     def _has_last_token(self) -> None:
         """The one that the last forward of a return put out, if there was a return."""
         self._wait.token()
         self._wait.end()
 
-    def pause_scales(self) -> tuple[float, ...]:
-        return tuple(budget.measured_scale for budget in self._budgets)
+    def waits(self) -> tuple[tuple[float, float], ...]:
+        return tuple(budget.measured for budget in self._budgets)
 
-    def use_pause_scales(self, scales: tuple[float, ...]) -> None:
-        for budget, scale in zip(self._budgets, scales, strict=True):
-            budget.scale = scale
+    def use_waits(self, waits: tuple[tuple[float, float], ...]) -> None:
+        for budget, measured in zip(self._budgets, waits, strict=True):
+            budget.in_force = Waits(*measured)
 
     @property
     def _budgets(self) -> list[PauseBudget]:

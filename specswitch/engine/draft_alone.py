@@ -75,13 +75,13 @@ class DraftAlone:
         self._report = report
         hooks.around(self._target, "forward_batch_generation", self._around_target)
 
-    def what_is_missing(self, reqs: Sequence[Any], room: int) -> list[Range]:
+    def what_is_missing(self, reqs: Sequence[Any], room: int) -> tuple[list[Range], bool]:
         """What the draft can write alone of the tokens that running requests miss.
 
         Under overlap, call it on the stream of the forwards: it reads back from the device.
 
         Returns:
-            Ranges of at most ``room`` tokens in all.
+            Ranges of at most ``room`` tokens in all, and whether there is more than that.
         """
         wanted = []
         for req in reqs:
@@ -89,7 +89,8 @@ class DraftAlone:
             start, end = gap_of(req), len(req.origin_input_ids) + len(req.output_ids) - 1
             if start is not None and not req.finished() and is_worth(req) and end - start > FEW:
                 wanted.append((req, start, end))
-        return within([reach for reach in self.leading(wanted) if reach[2] - reach[1] > FEW], room)
+        ranges = [reach for reach in self.leading(wanted) if reach[2] - reach[1] > FEW]
+        return within(ranges, room), sum(end - start for _, start, end in ranges) > room
 
     def leading(self, ranges: Sequence[Range]) -> list[Range]:
         """The ranges, each as far as the draft can write it alone; reads back from the device."""

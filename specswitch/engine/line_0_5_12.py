@@ -263,6 +263,7 @@ class Line0512Engine(CommonEngine):
         original(batch, result)
         if batch.forward_mode is not _DECODE:
             self._interrupted()
+            self._wait.disturbed()
             return
         try:
             self._count_step(batch, result)

@@ -3,45 +3,65 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
+from itertools import combinations
+from statistics import median
+from typing import NamedTuple
+
+_NO_FORWARD_MS = 10_000.0
+"""Waits that no forward takes: the server was told to pause meanwhile."""
+
+
+class Waits(NamedTuple):
+    """How long the running batch waits for its next token while a forward runs, by the tokens that this covers."""
+
+    floor_ms: float
+    ms_per_token: float
+
+    def of(self, tokens: float) -> float:
+        return self.floor_ms + self.ms_per_token * tokens
 
 
 class PauseBudget:
     """Tokens per forward for a pause of ``max_pause_ms``, by how long the running batch waited for earlier ones.
 
     It starts, unless told otherwise, from what an 8B target measured on an H200 (docs/benchmarks): a floor of 20 ms and
-    22 microseconds a token.  What is measured scales both.  Under tensor parallelism every rank measures other times,
-    and all have to write the same tokens: there rank 0's scale is put in force on all of them at once.
+    22 microseconds a token.  From then on both follow the latest waits.  Under tensor parallelism every rank measures
+    other times, and all have to write the same tokens: there rank 0's measure is put in force on all of them at once.
     """
 
     _LEAST_TOKENS = 32
     _SHARE = 0.85
     """Of the pause, for what is expected: waits scatter."""
-    _FASTER = 8
-    """Waits shorter than expected that count as much as a longer one."""
-    _MOST_AT_ONCE = 1.25
-    """The growth of the scale by one wait, which may have been long by chance."""
-    _BOUND = 100.0
+    _OVER_FLOOR = 0.5
+    """Of the floor, for the tokens of a forward at least: where no pause can be kept, smaller ones are no remedy."""
+    _REMEMBERED = 16
+    """Waits."""
+    _HEARD_FROM = 3
+    """Waits, before which what was assumed holds."""
+    _APART = 0.5
+    """Of the tokens of the larger of two forwards: less, and the difference tells what a token takes."""
 
     def __init__(
         self, max_pause_ms: float, most_tokens: int, floor_ms: float = 20.0, ms_per_token: float = 0.022
     ) -> None:
         """``most_tokens``: what one forward may hold at all, SGLang's ``chunked_prefill_size``."""
-        self._max_pause_ms = max_pause_ms
+        self._allowed_ms = self._SHARE * max_pause_ms
         self._most_tokens = most_tokens
-        self._floor_ms = floor_ms
-        self._ms_per_token = ms_per_token
-        self.measured_scale = 1.0
-        """Times measured over those assumed at first."""
-        self.scale = 1.0
-        """The one in force."""
+        self._assumed = Waits(floor_ms, ms_per_token)
+        self._seen: deque[tuple[int, float]] = deque(maxlen=self._REMEMBERED)
+        self.measured = self.in_force = self._assumed
 
     def tokens_for(self, requests: int) -> int:
         """Tokens that the next forward may cover, where so many requests run.
 
         However slow the machine, not fewer than it takes to get on: each request puts out a token between two forwards.
         """
-        return max(self._tokens(self.scale), 3 * requests if self.keeps_up(requests) else 0)
+        waits = self.in_force
+        at_least = min(self._nominal, self._OVER_FLOOR * waits.floor_ms / waits.ms_per_token)
+        tokens = max(self._room(waits), at_least, 3 * requests if self.keeps_up(requests) else 0)
+        return self._bounded(tokens)
 
     def last_tokens_for(self, requests: int) -> int:
         """Tokens that the last forward of a return may cover: the result in flight is waited for before it."""
@@ -52,20 +72,37 @@ class PauseBudget:
 
         By the times assumed at first: a machine that turns out slower does not make one large forward the better way.
         """
-        return self._tokens(1.0) >= 3 * requests
+        return self._nominal >= 3 * requests
 
-    def _tokens(self, scale: float) -> int:
-        room = max(0.0, self._SHARE * self._max_pause_ms / scale - self._floor_ms) / self._ms_per_token
-        return min(self._most_tokens, max(self._LEAST_TOKENS, int(room)))
+    @property
+    def _nominal(self) -> int:
+        return self._bounded(self._room(self._assumed))
+
+    def _room(self, waits: Waits) -> float:
+        return max(0.0, self._allowed_ms - waits.floor_ms) / waits.ms_per_token
+
+    def _bounded(self, tokens: float) -> int:
+        return min(self._most_tokens, max(self._LEAST_TOKENS, int(tokens)))
 
     def waited(self, tokens: int, milliseconds: float) -> None:
         """The running batch waited so long while a forward over ``tokens`` ran."""
-        beyond = milliseconds / (self.measured_scale * (self._floor_ms + self._ms_per_token * tokens))
-        if beyond > 1.0:
-            change = min(beyond, self._MOST_AT_ONCE)
-        else:
-            change = max(beyond, 1.0 / self._BOUND) ** (1.0 / self._FASTER)
-        self.measured_scale = min(max(self.measured_scale * change, 1.0 / self._BOUND), self._BOUND)
+        self._seen.append((tokens, milliseconds))
+        if len(self._seen) >= self._HEARD_FROM:
+            self.measured = self._fitted()
+
+    def _fitted(self) -> Waits:
+        """By medians, which a wait that was long by chance hardly moves (the line is Theil's and Sen's)."""
+        seen, assumed = self._seen, self._assumed
+        slopes = [
+            (ms - other_ms) / (tokens - other)
+            for (tokens, ms), (other, other_ms) in combinations(seen, 2)
+            if min(tokens, other) < self._APART * max(tokens, other)
+        ]
+        if not slopes:
+            times = median(ms / assumed.of(tokens) for tokens, ms in seen)
+            return Waits(times * assumed.floor_ms, times * assumed.ms_per_token)
+        slope = max(median(slopes), 0.05 * assumed.ms_per_token)
+        return Waits(max(0.0, median(ms - slope * tokens for tokens, ms in seen)), slope)
 
 
 class PauseWatch:
@@ -116,6 +153,8 @@ class PauseWatch:
         if since is None:
             return None
         waited = 1e3 * (now - since)
+        if waited > _NO_FORWARD_MS:
+            return None
         self.longest_ms = max(self.longest_ms, waited)
         if not candidates:
             return None

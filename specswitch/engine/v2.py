@@ -239,7 +239,9 @@ class V2Engine(CommonEngine):
                 self._count_step(batch, result)
             else:
                 self._interrupted()
-                if not self._plain:
+                if self._plain:
+                    self._wait.disturbed()
+                else:
                     self._has_last_token()
         except Exception as error:
             self._listener.on_fault("counting a decode step", error)

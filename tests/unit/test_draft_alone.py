@@ -151,8 +151,9 @@ def test_the_target_is_answered_for(target: Target) -> None:
     made, req = alone(target), Request("r", list(range(10)), list(range(50, 60)), 0, 20)
     target.forward_batch_generation(batch(*range(10, 19)))
     open_gap(req, 10)
-    ranges = made.what_is_missing([req], room=100)
+    ranges, is_more = made.what_is_missing([req], room=100)
     assert [(start, end) for _, start, end in ranges] == [(10, 19)]
+    assert not is_more
     asked = len(target.asked)
     with made.without_target(ranges, torch.arange(10, 19)):
         result = target.forward_batch_generation(batch(*range(10, 19), mode=Forward.EXTEND))
@@ -165,15 +166,16 @@ def test_what_does_not_fit_a_pause_is_left_for_later(target: Target) -> None:
     made, req = alone(target), Request("r", list(range(10)), list(range(50, 60)), 0, 20)
     target.forward_batch_generation(batch(*range(10, 19)))
     open_gap(req, 10)
-    ranges = made.what_is_missing([req], room=6)
+    ranges, is_more = made.what_is_missing([req], room=6)
     assert [(start, end) for _, start, end in ranges] == [(10, 16)]
+    assert is_more
 
 
 def test_the_target_runs_to_a_little_past_the_first_token_that_is_kept(target: Target) -> None:
     made, req = alone(target), Request("r", list(range(10)), list(range(50, 80)), 0, 40)
     target.forward_batch_generation(batch(*range(14, 39)))
     open_gap(req, 10)
-    assert made.what_is_missing([req], room=100) == []
+    assert made.what_is_missing([req], room=100) == ([], False)
     ranges = [(req, 10, 39), (req, 10, 16), (req, 15, 39)]
     assert made.short_of_kept(ranges) == [(req, 10, 22), (req, 10, 16), (req, 15, 39)]
 
@@ -184,7 +186,7 @@ def test_standalone_keeps_nothing_and_needs_nothing(target: Target) -> None:
     assert target.asked == [None]
     assert result.logits_output.hidden_states is not None
     open_gap(req, 10)
-    assert made.what_is_missing([req], room=100) == [(req, 10, 19)]
+    assert made.what_is_missing([req], room=100) == ([(req, 10, 19)], False)
 
 
 def test_a_fault_is_told_once_and_then_nothing_is_kept(target: Target, mocker: MockerFixture) -> None:
@@ -196,7 +198,7 @@ def test_a_fault_is_told_once_and_then_nothing_is_kept(target: Target, mocker: M
     assert report.call_count == 1
     assert target.asked == [HiddenMode.FULL] * 2, "the graphs hold hidden states, whether they are kept or not"
     open_gap(req, 10)
-    assert made.what_is_missing([req], room=100) == []
+    assert made.what_is_missing([req], room=100) == ([], False)
     assert made.short_of_kept([(req, 10, 19)]) == [(req, 10, 19)]
 
 
