@@ -37,11 +37,13 @@ class PauseBudget:
     _OVER_FLOOR = 0.5
     """Of the floor, for the tokens of a forward at least: where no pause can be kept, smaller ones are no remedy."""
     _REMEMBERED = 16
-    """Waits."""
+    """Waits, the latest."""
     _HEARD_FROM = 3
     """Waits, before which what was assumed holds."""
     _APART = 0.5
     """Of the tokens of the larger of two forwards: less, and the difference tells what a token takes."""
+    _LEAST = 0.05
+    """Of what was assumed that each token adds: waits that scatter may show less than nothing."""
 
     def __init__(
         self, max_pause_ms: float, most_tokens: int, floor_ms: float = 20.0, ms_per_token: float = 0.022
@@ -99,9 +101,9 @@ class PauseBudget:
             if min(tokens, other) < self._APART * max(tokens, other)
         ]
         if not slopes:
-            times = median(ms / assumed.of(tokens) for tokens, ms in seen)
+            times = max(self._LEAST, median(ms / assumed.of(tokens) for tokens, ms in seen))
             return Waits(times * assumed.floor_ms, times * assumed.ms_per_token)
-        slope = max(median(slopes), 0.05 * assumed.ms_per_token)
+        slope = max(median(slopes), self._LEAST * assumed.ms_per_token)
         return Waits(max(0.0, median(ms - slope * tokens for tokens, ms in seen)), slope)
 
 

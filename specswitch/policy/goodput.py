@@ -126,7 +126,7 @@ class Goodput:
             looks = False
         else:
             go = ratio > self._hurdle and self._is_due(outlook, batch)
-            looks = not go and self._is_worth_a_probe(outlook, batch)
+            looks = not go and self._wishes_for_a_probe(outlook, batch)
         if not looks:
             self._probes.forget()
         if go:
@@ -234,13 +234,13 @@ class Goodput:
 
     # Probes
 
-    def _is_worth_a_probe(self, outlook: Outlook, batch: BatchTokens) -> bool:
+    def _wishes_for_a_probe(self, outlook: Outlook, batch: BatchTokens) -> bool:
         settings, unseen = self._settings, self._unseen[outlook.other]
         if self._at_best(outlook) < self._hurdle + settings.probe_gain:
             return False
         if outlook.mode is Mode.PLAIN and unseen.steps < 2 * settings.dwell_steps:
             return False
-        return self._probes.is_worth_it(outlook, lambda: self._missed(outlook, batch), unseen.trust, self._overlooked)
+        return self._probes.consider(outlook, lambda: self._missed(outlook, batch), unseen.trust, self._overlooked)
 
     def _at_best(self, outlook: Outlook) -> float:
         """The other mode's goodput over the present one's, were all that was not seen of it as good as it may be."""

@@ -129,8 +129,8 @@ class Probes:
 
     # What is asked
 
-    def is_worth_it(self, outlook: Outlook, missed: Callable[[], int], trust: float, overlooked: float) -> bool:
-        """Whether it is worth looking by expectation and can be paid; then a probe is wished for.
+    def consider(self, outlook: Outlook, missed: Callable[[], int], trust: float, overlooked: float) -> bool:
+        """Wish for a probe if it is worth looking by expectation and can be paid; returns whether one is wished for.
 
         Doubt has grown evenly while the other mode was not seen, so half of that time's conceivable gain, times the
         doubt there is now, has been lost by expectation.  Should it have changed, the look costs nothing: the switch

@@ -64,6 +64,15 @@ def test_what_was_measured_is_in_force_once_it_is_put_so() -> None:
     assert budget.tokens_for(1) < 800
 
 
+def test_waits_of_no_time_at_all_leave_something_to_divide_by() -> None:
+    budget = settled(PauseBudget(50.0, 8192), 0.0, 0.0)
+    assert budget.tokens_for(1) == 8192
+    for _ in range(16):
+        budget.waited(1000, 0.0)
+    budget.in_force = budget.measured
+    assert budget.tokens_for(1) == 8192
+
+
 class Clock:
     now = 0.0
 

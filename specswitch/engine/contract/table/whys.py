@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-BEFORE_CHOICE = "decide once a turn, before the batch is chosen"
 BATCH_FIRST = "let a held batch go before a prefill"
+BEFORE_CHOICE = "decide once a turn, before the batch is chosen"
 CALIBRATE = "measure a server before it says that it is ready"
 CATCH_UP = "write the draft's KV for tokens decoded while PLAIN"
 COLD = "return without a catch-up"
