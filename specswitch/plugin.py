@@ -200,6 +200,8 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     policy = around(config, deciding)
     if ranks > 1:
         policy = _decided_on_rank_0(policy, scheduler, rank, engine)
+    if config.draft_kv == "catch-up":
+        _rehearse(engine, log)
     switch = Switch(engine, policy, config, observer, steering=steering)
     scheduler.specswitch = switch
     engine.attach(switch)
@@ -220,6 +222,19 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
         log.plain_graphs(graphs.facts)
     if config.policy == "goodput" and source is not None:
         observer.profile(None if profile is None else source.path)
+
+
+def _rehearse(engine: LiveEngine, log: EventLog) -> None:
+    try:
+        rehearsal = engine.rehearse()
+    except Exception as error:
+        log.warning(
+            f"The forwards of a return could not be tried at start ({type(error).__name__}: {error}): the first returns"
+            " may pause the running requests for longer than --specswitch-max-pause-ms."
+        )
+        return
+    if rehearsal is not None:
+        log.rehearsal(rehearsal)
 
 
 def _profile_source(scheduler: Any, facts: EngineFacts, config: SwitchConfig, log: EventLog) -> ProfileSource:

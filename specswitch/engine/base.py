@@ -59,6 +59,16 @@ class SpeculativeEntry:
     """Tokens whose draft KV was written for it, by its last forward and by those before (0 when cold)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What was run at start."""
+
+    forwards: int
+    most_tokens: int
+    """Of one forward."""
+    seconds: float
+
+
 class TurnListener(Protocol):
     """What the engine tells its Switch.  Implementations must not raise."""
 
@@ -127,6 +137,10 @@ class Engine(Protocol):
 
 class LiveEngine(Engine, Protocol):
     """An engine whose forwards take real time, and other times on every rank."""
+
+    def rehearse(self) -> Rehearsal | None:
+        """Run once what a return may come to run, before anything is served; None where that would make nothing
+        quicker."""
 
     def waits(self) -> tuple[tuple[float, float], ...]:
         """How long requests wait for the forwards of a return, as measured on this rank: in milliseconds the floor and

@@ -9,10 +9,13 @@ import abc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
+from specswitch.engine import rehearsal
+from specswitch.engine.base import Rehearsal
 from specswitch.engine.draft_alone import FEW, DraftAlone, Range, within
 from specswitch.engine.draft_gap import set_gap
 from specswitch.engine.draft_kv import is_worth, missing_of_worthy, missing_tokens, ranges_beside
@@ -27,6 +30,9 @@ the one before that stays to be written with what followed it, and a plain step 
 
 class CatchUpBeside(abc.ABC):
     """The part of an engine that catches up before a return, and fills reused prefixes, without the running batch."""
+
+    _scheduler: Any
+    _has_draft_kv: bool
 
     def _prepare_beside(
         self, max_pause_ms: float, most_tokens: int, alone: DraftAlone | None, overlap: bool, ranks: int
@@ -62,6 +68,18 @@ class CatchUpBeside(abc.ABC):
     def _after_launches(self) -> AbstractContextManager[None]:
         """Where forwards run beside the event loop: on a stream, after all that was launched on either."""
 
+    def rehearse(self) -> Rehearsal | None:
+        """Run a forward of each size that may come to run beside the batch; nothing may have been served yet.
+
+        Returns:
+            None where there is no draft KV to write, or nothing that a first forward would have to load.
+        """
+        if not self._has_draft_kv or not rehearsal.is_of_use(self._scheduler):
+            return None
+        # STANDALONE's draft writes everything by itself; where hidden states are kept the target has to run at times
+        alone = self._alone is not None and self._alone.kept is None
+        return rehearsal.rehearse(self._scheduler, partial(self.write_draft_kv, alone=alone), self._pause.sizes)
+
     def _catch_up_alone(self, reqs: Sequence[Any]) -> bool:
         """Let the draft write by itself what it can, up to one pause; whether a plain step is to follow on that.
 
@@ -92,6 +110,7 @@ class CatchUpBeside(abc.ABC):
     def _catch_up_aside(self, reqs: Sequence[Any]) -> None:
         """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
         ranges = self._ranges_beside(reqs, self._pause.tokens_for(len(reqs)))
+        ranges = _of_two_or_more(within(ranges, self._pause.whole(_tokens(ranges))))
         if not ranges:
             return
         self.draft_stats.pause(_tokens(ranges), self._write(ranges, self._pause))
@@ -158,7 +177,7 @@ class CatchUpBeside(abc.ABC):
             return ranges_beside(reqs, room)
         with self._after_launches():
             ranges = self._alone.short_of_kept(ranges_beside(reqs, sum(map(missing_tokens, reqs))))
-        return [reach for reach in within(ranges, room) if reach[2] - reach[1] > 1]
+        return _of_two_or_more(within(ranges, room))
 
     def _write_alone(self, ranges: Sequence[Range]) -> None:
         """Let the draft write ranges by itself."""
@@ -198,6 +217,11 @@ class CatchUpBeside(abc.ABC):
     @property
     def _budgets(self) -> list[PauseBudget]:
         return [self._pause] if self._alone is None else [self._pause, self._alone.pause]
+
+
+def _of_two_or_more(ranges: Sequence[Range]) -> list[Range]:
+    """The ranges of more than one token: the last of each is written again with the token that follows it."""
+    return [reach for reach in ranges if reach[2] - reach[1] > 1]
 
 
 def _tokens(ranges: Sequence[Range]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import combinations
@@ -11,6 +12,19 @@ from typing import NamedTuple
 
 _NO_FORWARD_MS = 10_000.0
 """Waits that no forward takes: the server was told to pause meanwhile."""
+
+
+def _sizes(most: int) -> tuple[int, ...]:
+    """The numbers of tokens that a forward may cover, in order: 32, 48, then four from each power of two to the next.
+
+    The first forward of a size that the GPU has not seen waits, while it is launched, until the GPU has nothing left to
+    do (``rehearsal``).  So there are few.
+    """
+    sizes, step = [32, 48], 16
+    while 4 * step <= most:
+        sizes += [4 * step, 5 * step, 6 * step, 7 * step]
+        step *= 2
+    return tuple(size for size in sizes if size <= most) or (most,)
 
 
 class Waits(NamedTuple):
@@ -31,7 +45,6 @@ class PauseBudget:
     other times, and all have to write the same tokens: there rank 0's measure is put in force on all of them at once.
     """
 
-    _LEAST_TOKENS = 32
     _SHARE = 0.85
     """Of the pause, for what is expected: waits scatter."""
     _OVER_FLOOR = 0.5
@@ -42,15 +55,13 @@ class PauseBudget:
     """Waits, before which what was assumed holds."""
     _APART = 0.5
     """Of the tokens of the larger of two forwards: less, and the difference tells what a token takes."""
-    _LEAST = 0.05
-    """Of what was assumed that each token adds: waits that scatter may show less than nothing."""
 
     def __init__(
         self, max_pause_ms: float, most_tokens: int, floor_ms: float = 20.0, ms_per_token: float = 0.022
     ) -> None:
         """``most_tokens``: what one forward may hold at all, SGLang's ``chunked_prefill_size``."""
         self._allowed_ms = self._SHARE * max_pause_ms
-        self._most_tokens = most_tokens
+        self._sizes = _sizes(most_tokens)
         self._assumed = Waits(floor_ms, ms_per_token)
         self._seen: deque[tuple[int, float]] = deque(maxlen=self._REMEMBERED)
         self.measured = self.in_force = self._assumed
@@ -64,6 +75,16 @@ class PauseBudget:
         at_least = min(self._nominal, self._OVER_FLOOR * waits.floor_ms / waits.ms_per_token)
         tokens = max(self._room(waits), at_least, 3 * requests if self.keeps_up(requests) else 0)
         return self._bounded(tokens)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every number of tokens that :meth:`tokens_for` may ever return."""
+        most = self._bounded(self._allowed_ms / self._assumed.ms_per_token)
+        return self._sizes[: self._sizes.index(most) + 1]
+
+    def whole(self, tokens: int) -> int:
+        """The largest size that so many tokens fill; all of them where they fill none."""
+        return min(tokens, self._bounded(tokens))
 
     def last_tokens_for(self, requests: int) -> int:
         """Tokens that the last forward of a return may cover: the result in flight is waited for before it."""
@@ -84,7 +105,7 @@ class PauseBudget:
         return max(0.0, self._allowed_ms - waits.floor_ms) / waits.ms_per_token
 
     def _bounded(self, tokens: float) -> int:
-        return min(self._most_tokens, max(self._LEAST_TOKENS, int(tokens)))
+        return self._sizes[max(0, bisect_right(self._sizes, tokens) - 1)]
 
     def waited(self, tokens: int, milliseconds: float) -> None:
         """The running batch waited so long while a forward over ``tokens`` ran."""
@@ -93,22 +114,31 @@ class PauseBudget:
             self.measured = self._fitted()
 
     def _fitted(self) -> Waits:
-        """By medians, which a wait that was long by chance hardly moves (the line is Theil's and Sen's)."""
+        """By medians, which a wait that was long by chance hardly moves (the line is Theil's and Sen's).
+
+        A token is never taken to add less than assumed.  Small forwards wait for their launch and large ones for the
+        GPU, so that a line through both may be all but flat, and would promise that still larger ones take no longer.
+        """
         seen, assumed = self._seen, self._assumed
         slopes = [
             (ms - other_ms) / (tokens - other)
             for (tokens, ms), (other, other_ms) in combinations(seen, 2)
             if min(tokens, other) < self._APART * max(tokens, other)
         ]
-        if not slopes:
-            times = max(self._LEAST, median(ms / assumed.of(tokens) for tokens, ms in seen))
-            return Waits(times * assumed.floor_ms, times * assumed.ms_per_token)
-        slope = max(median(slopes), self._LEAST * assumed.ms_per_token)
+        if slopes:
+            slope = median(slopes)
+        else:
+            slope = assumed.ms_per_token * median(ms / assumed.of(tokens) for tokens, ms in seen)
+        slope = max(slope, assumed.ms_per_token)
         return Waits(max(0.0, median(ms - slope * tokens for tokens, ms in seen)), slope)
 
 
 class PauseWatch:
     """How long the running batch waits for its next token while it is being caught up."""
+
+    _HIDDEN = 2
+    """Tokens after the first forwards in a row that, with overlap, hardly wait for the GPU: it has yet to fall
+    behind."""
 
     def __init__(self, overlap: bool, clock: Callable[[], float] = time.perf_counter) -> None:
         """``overlap``: a forward may delay the result of the step before it as well as that of the one after it."""
@@ -120,11 +150,14 @@ class PauseWatch:
         self._since: float | None = None
         self._covered: tuple[PauseBudget, int] | None = None
         self._covered_before: tuple[PauseBudget, int] | None = None
+        self._in_a_row = 0
+        """Forwards, each with one token of the running batch after it."""
 
     def begin(self) -> None:
         """A return has been asked for."""
         self.longest_ms = 0.0
         self._watching, self._since, self._covered, self._covered_before = True, None, None, None
+        self._in_a_row = 0
 
     def end(self) -> None:
         """It is complete, or has been given up."""
@@ -132,7 +165,7 @@ class PauseWatch:
 
     def disturbed(self) -> None:
         """Something else comes before the next result, so that the wait for that one says nothing."""
-        self._since = None
+        self._since, self._in_a_row = None, 0
 
     def wrote(self, budget: PauseBudget, tokens: int) -> None:
         """A forward over ``tokens``, as many as ``budget`` allowed, was launched."""
@@ -151,6 +184,8 @@ class PauseWatch:
         now = self._clock()
         since, self._since = self._since, now
         candidates = [covered for covered in (self._covered, self._covered_before) if covered is not None]
+        tokens_in_a_row = self._in_a_row + 1
+        self._in_a_row = 0 if self._covered is None else tokens_in_a_row
         self._covered_before, self._covered = self._covered if self._overlap else None, None
         if since is None:
             return None
@@ -158,7 +193,7 @@ class PauseWatch:
         if waited > _NO_FORWARD_MS:
             return None
         self.longest_ms = max(self.longest_ms, waited)
-        if not candidates:
+        if not candidates or (self._overlap and tokens_in_a_row <= self._HIDDEN):
             return None
         budget, tokens = max(candidates, key=lambda covered: covered[1])
         return budget, tokens, waited

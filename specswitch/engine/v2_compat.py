@@ -57,6 +57,10 @@ def row_index(req: Any) -> int:
     return row
 
 
+def set_row_index(req: Any, row: int) -> None:
+    _owner(req, "req_pool_idx").req_pool_idx = row
+
+
 def protected_len(req: Any) -> int:
     """How many leading slots of ``req`` belong to the prefix cache."""
     length: int = _owner(req, "cache_protected_len").cache_protected_len

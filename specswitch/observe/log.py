@@ -18,7 +18,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor, Wrapped
 
 from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.admission import AdmissionFacts
-from specswitch.engine.base import EngineFacts
+from specswitch.engine.base import EngineFacts, Rehearsal
 from specswitch.engine.plain_graphs import PlainGraphFacts
 from specswitch.engine.reentry import ReentryRecord
 from specswitch.policy import Wish
@@ -77,6 +77,10 @@ class EventLog:
     def plain_graphs(self, facts: PlainGraphFacts) -> None:
         """``specswitch.plain_graphs``: the CUDA graphs for PLAIN and what they cost, once at start."""
         self._write("info", "specswitch.plain_graphs", **asdict(facts))
+
+    def rehearsal(self, facts: Rehearsal) -> None:
+        """``specswitch.rehearsal``: the forwards of a return have been run once, at start."""
+        self._write("info", "specswitch.rehearsal", **asdict(facts) | {"seconds": round(facts.seconds, 2)})
 
     def transition(self, record: TransitionRecord) -> None:
         """``specswitch.transition``: the mode has changed."""

@@ -13,7 +13,7 @@ import yaml
 
 from specswitch.config import SwitchConfig, add_arguments, load
 from specswitch.engine.admission import AdmissionFacts
-from specswitch.engine.base import EngineFacts
+from specswitch.engine.base import EngineFacts, Rehearsal
 from specswitch.engine.draft_stats import DraftStats
 from specswitch.engine.pause import PauseWatch
 from specswitch.engine.plain_graphs import PlainGraphFacts
@@ -95,6 +95,7 @@ RECORD = TransitionRecord(Transition.RETURN, "idle", 1, 0, 2.0, 100, 3.0, tokens
         ("`specswitch.active`", {*(field.name for field in fields(EngineFacts)), "config"}),
         ("`specswitch.admission`", {field.name for field in fields(AdmissionFacts)}),
         ("`specswitch.plain_graphs`", {field.name for field in fields(PlainGraphFacts)}),
+        ("`specswitch.rehearsal`", {field.name for field in fields(Rehearsal)}),
         ("`specswitch.reentry`", {field.name for field in fields(ReentryRecord)}),
         ("`specswitch.transition`", set(RECORD.as_dict())),
         ("The same in `/server_info`", set(Status(FACTS, SwitchConfig()).as_dict(IDLE, StepCounts(0, 0, 0)))),
@@ -116,7 +117,7 @@ def test_log_explains_the_counts_of_draft_kv() -> None:
 def test_log_explains_every_event() -> None:
     source = (ROOT / "specswitch" / "observe" / "log.py").read_text(encoding="utf-8")
     events = set(re.findall(r'"(specswitch\.\w+)"', source))
-    assert len(events) == 11
+    assert len(events) == 12
     assert {line.strip("# `") for line in read("log.md").splitlines() if line.startswith("## `specswitch.")} == events
 
 

@@ -260,11 +260,13 @@ _V2_COMPAT = Need(
         ),
         *REQ.attributes(_BOTH, whys.ROW, "kv_committed_len", until="0.5.18"),
         *REQ.attributes(_BOTH, whys.GIVE_BACK, "kv_allocated_len", until="0.5.15.post1"),
-        *REQ.attributes(_READ, whys.ROW, "req_pool_idx", "cache_protected_len", until="0.5.18"),
+        *REQ.attributes(_BOTH, whys.ROW, "req_pool_idx", until="0.5.18"),
+        *REQ.attributes(_READ, whys.ROW, "cache_protected_len", until="0.5.18"),
         *REQ.attributes(_READ, whys.ROW, "kv", since="0.5.16"),
         *REQ_KV.attributes(_BOTH, whys.GIVE_BACK, "kv_allocated_len", since="0.5.16"),
         *REQ_KV.attributes(_BOTH, whys.ROW, "kv_committed_len", since="0.5.19"),
-        *REQ_KV.attributes(_READ, whys.ROW, "req_pool_idx", "cache_protected_len", since="0.5.19"),
+        *REQ_KV.attributes(_BOTH, whys.ROW, "req_pool_idx", since="0.5.19"),
+        *REQ_KV.attributes(_READ, whys.ROW, "cache_protected_len", since="0.5.19"),
         SLOT_ALLOCATOR.method("free", _CALL, whys.GIVE_BACK, args=("free_index",), until="0.5.16"),
         SLOT_ALLOCATOR.method(
             "free_segment", _CALL, whys.GIVE_BACK, args=("free_index",), keywords=("start_pos",), since="0.5.17"

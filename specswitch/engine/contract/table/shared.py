@@ -379,6 +379,18 @@ RANK_CHANNEL = Need(
     ),
 )
 
+REHEARSAL = Need(
+    "specswitch.engine.rehearsal",
+    (
+        *SCHEDULER.attributes(_READ, whys.REHEARSE, "req_to_token_pool", "device"),
+        *ROWS.attributes(_READ, whys.REHEARSE, "req_to_token"),
+        REQ.itself(
+            whys.REHEARSE, use=_CALL, args=("rid", "origin_input_text", "origin_input_ids", "sampling_params")
+        ),
+        SAMPLING_PARAMS.itself(whys.REHEARSE, use=_CALL, keywords=("temperature",)),
+    ),
+)
+
 SHARED = (
     PLUGIN,
     BUILD,
@@ -399,4 +411,5 @@ SHARED = (
     CONTROL_CHANNEL,
     PROFILE_KEY,
     WARM_UP,
+    REHEARSAL,
 )

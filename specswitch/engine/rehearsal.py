@@ -1,0 +1,61 @@
+"""Run the forwards of a catch-up once before anything is served.
+
+The first forward of a size that the GPU has not seen loads kernels and asks for memory, and the thread that launches it
+then waits until the GPU has nothing left to do.  On an H200 beside a running batch such launches took 43 to 51 ms, and
+12 ms the next time (docs/benchmarks): as long as a whole pause.
+
+A rehearsed request has the first row of ``ReqToTokenPool``, which SGLang hands to nobody and leaves full of zeros, and
+with it the slot 0 for every token, which SGLang writes what it pads batches with to (0.5.11 to 0.5.23).  So nothing is
+taken from either pool.
+
+Relies on ``sglang/srt/managers/schedule_batch.py`` ``Req``'s first four arguments and ``req_pool_idx``, and on what
+``aside`` and ``aside_batch`` (``v2_batch``, ``draft_kv``) rely on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from specswitch.engine import v2_compat
+from specswitch.engine.base import Rehearsal
+
+_BEFORE = 64
+"""Tokens before the ones that are written: attention takes another way where there are none."""
+
+
+def is_of_use(scheduler: Any) -> bool:
+    """Whether there is a device that loads anything for a first forward."""
+    return torch.device(scheduler.device).type != "cpu"
+
+
+def rehearse(scheduler: Any, write: Callable[[list[tuple[Any, int, int]]], None], sizes: Sequence[int]) -> Rehearsal:
+    """Write draft KV of a request that nobody sent, once for each number of tokens in ``sizes``.
+
+    Args:
+        scheduler: SGLang's ``Scheduler``, fully constructed, which has not served anything.
+        write: the engine's ``write_draft_kv``.
+        sizes: in order; those that no row of ``ReqToTokenPool`` is wide enough for are left out.
+    """
+    began = time.perf_counter()
+    width = scheduler.req_to_token_pool.req_to_token.shape[1]
+    fitting = [size for size in sizes if _BEFORE + size < width]
+    request = _request(_BEFORE + max(fitting, default=0) + 1)
+    with torch.inference_mode():
+        for size in fitting:
+            write([(request, _BEFORE, _BEFORE + size)])
+    if is_of_use(scheduler):
+        torch.get_device_module(scheduler.device).synchronize()
+    return Rehearsal(len(fitting), max(fitting, default=0), time.perf_counter() - began)
+
+
+def _request(tokens: int) -> Any:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    request = Req("specswitch-rehearsal", "", [0] * tokens, SamplingParams(temperature=0.0))
+    v2_compat.set_row_index(request, 0)
+    return request
