@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from specswitch.calibrate import at_start
 from specswitch.commands import Commands
 from specswitch.config import SwitchConfig
 from specswitch.engine import admission, build, control_channel, plain_graphs, profile_key, request_metrics, warm_up
-from specswitch.engine.base import EngineFacts, LiveEngine
+from specswitch.engine.base import EngineFacts, LiveEngine, Rehearsal
 from specswitch.engine.contract import ContractReport, check_installed
 from specswitch.engine.hooks import InstanceHooks
 from specswitch.engine.rank_channel import RankChannel, tensor_parallel
@@ -200,11 +200,11 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
     policy = around(config, deciding)
     if ranks > 1:
         policy = _decided_on_rank_0(policy, scheduler, rank, engine)
-    if config.draft_kv == "catch-up":
-        _rehearse(engine, log)
     switch = Switch(engine, policy, config, observer, steering=steering)
     scheduler.specswitch = switch
     engine.attach(switch)
+    if config.draft_kv == "catch-up":
+        engine.rehearse(partial(_report_rehearsal, log))
 
     def use_profile() -> None:
         if config.policy != "goodput":
@@ -224,17 +224,14 @@ def _attach(scheduler: Any, config: SwitchConfig) -> None:
         observer.profile(None if profile is None else source.path)
 
 
-def _rehearse(engine: LiveEngine, log: EventLog) -> None:
-    try:
-        rehearsal = engine.rehearse()
-    except Exception as error:
+def _report_rehearsal(log: EventLog, outcome: Rehearsal | Exception) -> None:
+    if isinstance(outcome, Rehearsal):
+        log.rehearsal(outcome)
+    else:
         log.warning(
-            f"The forwards of a return could not be tried at start ({type(error).__name__}: {error}): the first returns"
-            " may pause the running requests for longer than --specswitch-max-pause-ms."
+            f"The forwards of a return could not be tried at start ({type(outcome).__name__}: {outcome}): the first"
+            " returns may pause the running requests for longer than --specswitch-max-pause-ms."
         )
-        return
-    if rehearsal is not None:
-        log.rehearsal(rehearsal)
 
 
 def _profile_source(scheduler: Any, facts: EngineFacts, config: SwitchConfig, log: EventLog) -> ProfileSource:

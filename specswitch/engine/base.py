@@ -13,6 +13,7 @@ An engine is the one room that knows a release's scheduler, batches and workers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -138,9 +139,9 @@ class Engine(Protocol):
 class LiveEngine(Engine, Protocol):
     """An engine whose forwards take real time, and other times on every rank."""
 
-    def rehearse(self) -> Rehearsal | None:
-        """Run once what a return may come to run, before anything is served; None where that would make nothing
-        quicker."""
+    def rehearse(self, report: Callable[[Rehearsal | Exception], None]) -> None:
+        """Before the first turn run once what a return may come to run, where that makes anything quicker, and report
+        how it went; to be called once attached."""
 
     def waits(self) -> tuple[tuple[float, float], ...]:
         """How long requests wait for the forwards of a return, as measured on this rank: in milliseconds the floor and

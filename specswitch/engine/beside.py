@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from specswitch.engine import rehearsal
 from specswitch.engine.base import Rehearsal
-from specswitch.engine.draft_alone import FEW, DraftAlone, Range, within
+from specswitch.engine.draft_alone import FEW, DraftAlone, Range, begun_earlier, within
 from specswitch.engine.draft_gap import set_gap
 from specswitch.engine.draft_kv import is_worth, missing_of_worthy, missing_tokens, ranges_beside
 from specswitch.engine.draft_stats import DraftStats
@@ -68,17 +68,16 @@ class CatchUpBeside(abc.ABC):
     def _after_launches(self) -> AbstractContextManager[None]:
         """Where forwards run beside the event loop: on a stream, after all that was launched on either."""
 
-    def rehearse(self) -> Rehearsal | None:
-        """Run a forward of each size that may come to run beside the batch; nothing may have been served yet.
+    def rehearse(self, report: Callable[[Rehearsal | Exception], None]) -> None:
+        """Before the first turn run a forward of each size that a return may come to run.
 
-        Returns:
-            None where there is no draft KV to write, or nothing that a first forward would have to load.
+        Nothing happens where there is no draft KV to write, or where a first forward has nothing to load.
         """
-        if not self._has_draft_kv or not rehearsal.is_of_use(self._scheduler):
-            return None
-        # STANDALONE's draft writes everything by itself; where hidden states are kept the target has to run at times
-        alone = self._alone is not None and self._alone.kept is None
-        return rehearsal.rehearse(self._scheduler, partial(self.write_draft_kv, alone=alone), self._pause.sizes)
+        if self._has_draft_kv and rehearsal.is_of_use(self._scheduler):
+            # the draft of STANDALONE writes all by itself; where hidden states are kept the target has to run at times
+            alone = self._alone is not None and self._alone.kept is None
+            write = partial(self.write_draft_kv, alone=alone)
+            rehearsal.before_first_turn(self._scheduler, write, self._pause.sizes, report)
 
     def _catch_up_alone(self, reqs: Sequence[Any]) -> bool:
         """Let the draft write by itself what it can, up to one pause; whether a plain step is to follow on that.
@@ -92,7 +91,7 @@ class CatchUpBeside(abc.ABC):
         with self._after_launches():
             ranges, is_more = self._alone.what_is_missing(reqs, room)
         if ranges:
-            self._write_alone(ranges)
+            self._write_alone(self._filled_up(ranges) if self._alone.kept is None else ranges)
             self._reentry.covered(_tokens(ranges))
             for req, _, end in ranges:
                 set_gap(req, end)
@@ -118,6 +117,11 @@ class CatchUpBeside(abc.ABC):
         for req, _, end in ranges:
             # the last position was written with the token that the target sampled, not with the one that followed
             set_gap(req, end - 1)
+
+    def _filled_up(self, ranges: Sequence[Range]) -> Sequence[Range]:
+        """The ranges of a forward, begun earlier if they can so that it covers as many tokens as one rehearsed."""
+        tokens = _tokens(ranges)
+        return begun_earlier(ranges, self._pause.filled_up(tokens) - tokens)
 
     def _note_caught_up(self, reqs: Sequence[Any], catch_up: bool, tokens: int) -> None:
         """The last forward of a return covers ``tokens`` missing tokens; nothing is caught up by a cold one."""

@@ -216,6 +216,22 @@ def within(ranges: Sequence[Range], room: int) -> list[Range]:
     return chosen
 
 
+def begun_earlier(ranges: Sequence[Range], more: int) -> Sequence[Range]:
+    """The ranges, some begun earlier for ``more`` tokens in all, or as they are where that many cannot be had.
+
+    What is added the draft has seen, and is written again, the same to the same slots: only tokens that a request has
+    put out itself and the prefix cache does not hold.
+    """
+    longer = []
+    for req, start, end in ranges:
+        seen = gap_of(req) is None or is_worth(req)  # else the draft lacks what comes before
+        own = start - max(len(req.origin_input_ids), v2_compat.protected_len(req))
+        back = max(0, min(more, own)) if seen else 0
+        longer.append((req, start - back, end))
+        more -= back
+    return ranges if more else longer
+
+
 def _is_plain_decode(batch: Any) -> bool:
     return bool(batch.forward_mode.is_decode() and batch.spec_algorithm.is_none())
 

@@ -109,17 +109,16 @@ def ranges_beside(reqs: Sequence[Any], room: int) -> list[tuple[Any, int, int]]:
     return ranges
 
 
-def make_catch_up(batch: Any) -> Extend:
-    """The catch-up of a batch that was just prepared for a plain decode step, no result in flight.
+def catch_up_ranges(batch: Any) -> list[tuple[Any, int, int]]:
+    """What the catch-up of a batch covers that was just prepared for a plain decode step, no result in flight.
 
     Each request's ``seq_lens_cpu`` then counts its tokens up to and including the last one put out.
     """
-    ends = batch.seq_lens_cpu.tolist()
-    starts = []
-    for req, end in zip(batch.reqs, ends, strict=True):
+    ranges = []
+    for req, end in zip(batch.reqs, batch.seq_lens_cpu.tolist(), strict=True):
         gap = gap_of(req)
-        starts.append(end - 1 if gap is None or not is_worth(req) else min(gap, end - 1))
-    return Extend.over(batch, starts, ends)
+        ranges.append((req, end - 1 if gap is None or not is_worth(req) else min(gap, end - 1), end))
+    return ranges
 
 
 def turn_into_catch_up(batch: Any, extend: Extend) -> None:

@@ -38,7 +38,7 @@ from specswitch.engine.draft_gap import UnseenSlots, open_gap, set_gap
 from specswitch.engine.draft_kv import (
     Extend,
     aside_batch,
-    make_catch_up,
+    catch_up_ranges,
     start_at_gaps,
     turn_into_catch_up,
 )
@@ -372,14 +372,17 @@ class Line0512Engine(CommonEngine):
             self._finish_return(SpeculativeEntry(0, 0))
             return batch
         try:
-            catch_up = make_catch_up(batch)
+            ranges = catch_up_ranges(batch)
+            tokens = sum(end - start for _, start, end in ranges)
+            _, starts, ends = zip(*self._filled_up(ranges), strict=True)
+            catch_up = Extend.over(batch, starts, ends)
         except Exception as error:
             self._give_up_return(error)
             return batch
         with self._contained("rebuilding penalties"):
             self._rebuild_penalties(batch, settled=None)
         with self._contained("keeping track of draft KV"):
-            self._note_caught_up(batch.reqs, True, catch_up.tokens)
+            self._note_caught_up(batch.reqs, True, tokens)
         turn_into_catch_up(batch, catch_up)
         batch.spec_algorithm = self._algorithm
         self._catch_up, self._lacks_reserve = catch_up, True

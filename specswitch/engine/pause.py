@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import combinations
@@ -85,6 +85,11 @@ class PauseBudget:
     def whole(self, tokens: int) -> int:
         """The largest size that so many tokens fill; all of them where they fill none."""
         return min(tokens, self._bounded(tokens))
+
+    def filled_up(self, tokens: int) -> int:
+        """The smallest size that holds so many tokens; all of them where none of :attr:`sizes` does."""
+        sizes = self.sizes
+        return tokens if tokens > sizes[-1] else sizes[bisect_left(sizes, tokens)]
 
     def last_tokens_for(self, requests: int) -> int:
         """Tokens that the last forward of a return may cover: the result in flight is waited for before it."""

@@ -22,6 +22,10 @@ import torch
 
 from specswitch.engine import v2_compat
 from specswitch.engine.base import Rehearsal
+from specswitch.engine.hooks import InstanceHooks
+
+Range = tuple[Any, int, int]
+"""``(request, start, end)``: tokens ``start..end`` of a request."""
 
 _BEFORE = 64
 """Tokens before the ones that are written: attention takes another way where there are none."""
@@ -32,24 +36,47 @@ def is_of_use(scheduler: Any) -> bool:
     return torch.device(scheduler.device).type != "cpu"
 
 
-def rehearse(scheduler: Any, write: Callable[[list[tuple[Any, int, int]]], None], sizes: Sequence[int]) -> Rehearsal:
-    """Write draft KV of a request that nobody sent, once for each number of tokens in ``sizes``.
+def before_first_turn(
+    scheduler: Any,
+    write: Callable[[list[Range]], None],
+    sizes: Sequence[int],
+    report: Callable[[Rehearsal | Exception], None],
+) -> None:
+    """:func:`rehearse` when the event loop comes to its first turn: its streams do not exist before.
 
     Args:
-        scheduler: SGLang's ``Scheduler``, fully constructed, which has not served anything.
+        report: is told what was run, or what went wrong.
+    """
+    hooks = InstanceHooks()
+
+    def first(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        hooks.remove_all()
+        try:
+            report(rehearse(scheduler, write, sizes))
+        except Exception as error:
+            report(error)
+        return original(*args, **kwargs)
+
+    hooks.around(scheduler, "get_next_batch_to_run", first)
+
+
+def rehearse(scheduler: Any, write: Callable[[list[Range]], None], sizes: Sequence[int]) -> Rehearsal:
+    """Write draft KV of requests that nobody sent, once for each number of tokens in ``sizes``.
+
+    Args:
+        scheduler: SGLang's ``Scheduler``, which has not served anything.
         write: the engine's ``write_draft_kv``.
-        sizes: in order; those that no row of ``ReqToTokenPool`` is wide enough for are left out.
+        sizes: in order.
     """
     began = time.perf_counter()
-    width = scheduler.req_to_token_pool.req_to_token.shape[1]
-    fitting = [size for size in sizes if _BEFORE + size < width]
-    request = _request(_BEFORE + max(fitting, default=0) + 1)
+    # what is written of one request, so that a token that follows fits into its row, too
+    most = scheduler.req_to_token_pool.req_to_token.shape[1] - _BEFORE - 1
     with torch.inference_mode():
-        for size in fitting:
-            write([(request, _BEFORE, _BEFORE + size)])
-    if is_of_use(scheduler):
-        torch.get_device_module(scheduler.device).synchronize()
-    return Rehearsal(len(fitting), max(fitting, default=0), time.perf_counter() - began)
+        for size in sizes:
+            counts = [min(most, size - start) for start in range(0, size, most)]
+            write([(_request(_BEFORE + count + 1), _BEFORE, _BEFORE + count) for count in counts])
+    torch.get_device_module(scheduler.device).synchronize()
+    return Rehearsal(len(sizes), sizes[-1], time.perf_counter() - began)
 
 
 def _request(tokens: int) -> Any:

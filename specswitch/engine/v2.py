@@ -436,7 +436,10 @@ class V2Engine(CommonEngine):
             tokens = sum(ends) - sum(starts)
             if reqs:
                 self._rebuild_penalties(batch)
-                self._make_extend(batch, starts, ends)
+                ranges: Sequence[Range] = [
+                    (req, start, end + 1) for req, start, end in zip(reqs, starts, ends, strict=True)
+                ]
+                self._make_extend(batch, self._filled_up(ranges) if catch_up else ranges)
             self._finish_return(SpeculativeEntry(len(reqs), self._reentry.tokens_caught_up + tokens))
         except BaseException:
             for req in batch.reqs:
@@ -449,15 +452,14 @@ class V2Engine(CommonEngine):
                 self._note_caught_up(reqs, catch_up, tokens)
         return batch
 
-    def _make_extend(self, batch: Any, starts: Sequence[int], ends: Sequence[int]) -> None:
-        """Rewrite a batch prepared for speculation as an extend over its requests' tokens from ``starts`` up to and
-        including the pending one at ``ends``."""
-        past_ends = [end + 1 for end in ends]
-        v2_batch.launch_running_as_extend(batch, v2_batch.TokenRanges(batch.reqs, starts, past_ends))
-        for req, start, past_end in zip(batch.reqs, starts, past_ends, strict=True):
-            v2_compat.set_extend_end(req, start, past_end)
+    def _make_extend(self, batch: Any, ranges: Sequence[Range]) -> None:
+        """Rewrite a batch prepared for speculation as an extend over ``ranges`` of its requests' tokens, each up to and
+        including the pending one."""
+        v2_batch.launch_running_as_extend(batch, v2_batch.TokenRanges(*zip(*ranges, strict=True)))
+        for req, start, end in ranges:
+            v2_compat.set_extend_end(req, start, end)
             if not self._processor_counts_the_tail:
-                v2_compat.set_committed_len(req, past_end)
+                v2_compat.set_committed_len(req, end)
         # not prefilled just now: nothing of theirs goes to the prefix cache when the result is processed
         batch.decoding_reqs = frozenset(batch.reqs)
 

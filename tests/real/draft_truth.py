@@ -21,11 +21,15 @@ _UNWRITTEN = 54321.0
 """Put where a plain step leaves the draft's keys as a former request left them."""
 
 
-def draft_pool(scheduler: Any) -> Any:
-    """The draft model's KV pool, v1 or v2."""
+def draft_runner(scheduler: Any) -> Any:
+    """The draft model's runner, v1 or v2."""
     worker = scheduler.draft_worker
-    runner = worker.draft_worker.draft_runner if hasattr(worker, "draft_worker") else worker.model_runner
-    return runner.token_to_kv_pool
+    return worker.draft_worker.draft_runner if hasattr(worker, "draft_worker") else worker.model_runner
+
+
+def draft_pool(scheduler: Any) -> Any:
+    """The draft model's KV pool."""
+    return draft_runner(scheduler).token_to_kv_pool
 
 
 def rows_of(pool: Any, slots: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,7 @@ from specswitch.cpu_engine.inprocess import InProcessScheduler, Output
 from specswitch.engine import v2_compat
 from specswitch.engine.hooks import InstanceHooks
 from specswitch.engine.kept_hidden import KeptHidden
+from specswitch.engine.pause import PauseBudget
 from specswitch.signals import Mode
 
 pytestmark = pytest.mark.real
@@ -106,7 +107,8 @@ def test_the_target_does_not_run_again(server: InProcessScheduler, plain: dict[s
     assert engine.draft_stats.tokens_written_alone - before >= REQUESTS * (PLAIN_TO - PLAIN_FROM - 5)
     assert engine.draft_stats.tokens_caught_up_aside == 0
     prompts = sum(len(request.input_ids) for request in made)
-    assert sum(extended) <= prompts + REQUESTS * 6, extended
+    least = PauseBudget(50.0, 8192).sizes[0]
+    assert sum(extended) <= prompts + max(least, REQUESTS * 6), extended
 
 
 def test_the_draft_kv_is_what_a_prefill_writes(server: InProcessScheduler) -> None:

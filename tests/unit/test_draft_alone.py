@@ -232,3 +232,21 @@ def test_a_budget_that_would_keep_nothing_is_refused(mocker: MockerFixture, algo
     assert sentence.startswith("--specswitch-draft-kv-budget")
     assert sentence.endswith(".")
     assert build.refusal(MagicMock(), arguments, SwitchConfig()) is None
+
+
+def test_a_forward_is_begun_earlier_by_what_a_request_has_put_out_itself() -> None:
+    module = importlib.import_module("specswitch.engine.draft_alone")
+    few, many, cached, cold = (
+        Request("few", [1, 2, 3], [5] * 20, 1),
+        Request("many", [1], [5] * 40, 2),
+        Request("cached", [1], [5] * 40, 3),
+        Request("cold", [1], [5] * 200, 4, sampling_params=SimpleNamespace(max_new_tokens=201)),
+    )
+    cached.kv.cache_protected_len = 38
+    open_gap(few, 5)
+    open_gap(cold, 30)  # with one token to go its gap stays open
+    ranges = [(few, 5, 22), (many, 40, 41), (cached, 40, 41), (cold, 200, 201)]
+    assert module.begun_earlier(ranges, 0) == ranges
+    assert module.begun_earlier(ranges, 1) == [(few, 4, 22), *ranges[1:]]
+    assert module.begun_earlier(ranges, 2 + 39 + 2) == [(few, 3, 22), (many, 1, 41), (cached, 38, 41), ranges[3]]
+    assert module.begun_earlier(ranges, 2 + 39 + 3) == ranges

@@ -51,6 +51,7 @@ class Request:
         self.output_ids = list(range(50, 50 + output))
         self.kv_committed_len = prompt + output - 1
         self.kv_allocated_len = self.kv_committed_len + reserve
+        self.cache_protected_len = 0
         self.return_hidden_states = self.is_finished = False
         self.sampling_params = SimpleNamespace(max_new_tokens=1000)
         self.fill_ids = self.origin_input_ids

@@ -382,11 +382,10 @@ RANK_CHANNEL = Need(
 REHEARSAL = Need(
     "specswitch.engine.rehearsal",
     (
+        SCHEDULER.method("get_next_batch_to_run", _HOOK, whys.REHEARSE),
         *SCHEDULER.attributes(_READ, whys.REHEARSE, "req_to_token_pool", "device"),
         *ROWS.attributes(_READ, whys.REHEARSE, "req_to_token"),
-        REQ.itself(
-            whys.REHEARSE, use=_CALL, args=("rid", "origin_input_text", "origin_input_ids", "sampling_params")
-        ),
+        REQ.itself(whys.REHEARSE, use=_CALL, args=("rid", "origin_input_text", "origin_input_ids", "sampling_params")),
         SAMPLING_PARAMS.itself(whys.REHEARSE, use=_CALL, keywords=("temperature",)),
     ),
 )
