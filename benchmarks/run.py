@@ -60,7 +60,9 @@ def main(
     reserve: Annotated[float, typer.Option(help="Seconds that a group's start has to leave.")] = 75.0,
     start_limit: Annotated[float, typer.Option(help="Seconds a group of servers may take to start.")] = 300.0,
     logs: Annotated[Path | None, typer.Option(help="Folder for the servers' logs.", show_default="OUT/logs")] = None,
-    base_port: int = 31_000,
+    base_port: Annotated[
+        int, typer.Option(help="The first server's; below 32768, where outgoing connections begin.")
+    ] = 31_000,
     only: Annotated[str, typer.Option(help="Only these servers, separated by commas.")] = "",
     kinds: Annotated[str, typer.Option(help="Only these kinds of measurement, separated by commas.")] = "",
     trace: Annotated[

@@ -28,6 +28,8 @@ class Speed(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Simulated accept length, where the plan has a dial; None: the plan's."""
     rounds: int = 2
     """Requests for each one in flight."""
+    auto_rounds: int = 4
+    """The same where the server chooses its mode: it may first weigh a small advantage for some seconds."""
     repeats: int = 1
     """The whole sweep again, to show the noise."""
     low_repeats: int = 0

@@ -33,7 +33,7 @@ def measure(site: Site, plan: Speed, content: str, pin: str, concurrency: int, r
     asyncio.run(_wave(site, f"warm {repeat} {pin}", plan, content, concurrency, concurrency, _WARM_UP_TOKENS))
     time.sleep(site.settle_seconds)
     before, offset = server.switch_state(), server.log_size()
-    count = concurrency * plan.rounds
+    count = concurrency * (plan.auto_rounds if pin == "auto" else plan.rounds)
     began = time.perf_counter()
     answers = asyncio.run(_wave(site, f"speed {repeat}", plan, content, concurrency, count, plan.output_tokens))
     seconds = time.perf_counter() - began

@@ -45,7 +45,7 @@ class PauseBudget:
     other times, and all have to write the same tokens: there rank 0's measure is put in force on all of them at once.
     """
 
-    _SHARE = 0.85
+    _SHARE = 0.8
     """Of the pause, for what is expected: waits scatter."""
     _OVER_FLOOR = 0.5
     """Of the floor, for the tokens of a forward at least: where no pause can be kept, smaller ones are no remedy."""

@@ -94,7 +94,7 @@ def test_every_forward_of_a_return_was_rehearsed(
     (rehearsed,) = [event for event in events if event["event"] == "specswitch.rehearsal"]
     count = rehearsed["forwards"]
     assert sizes[:count] == list(PauseBudget(35.0, 4096).sizes)
-    assert rehearsed["most_tokens"] == sizes[count - 1] == 1280
+    assert rehearsed["most_tokens"] == sizes[count - 1] == 1024
     prompts, *returns = sizes[count:]
     assert prompts == sum(len(request.input_ids) for request in REQUESTS)
     assert len(returns) >= 2  # one beside the batch at least, unless the draft does all by itself
