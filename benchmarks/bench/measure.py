@@ -41,13 +41,18 @@ def in_turns(work: Mapping[str, Sequence[tuple[str, Row]]]) -> list[tuple[str, s
     """
     kinds = list(_KINDS)
     every = [(name, kind, arguments) for name, found in work.items() for kind, arguments in found]
+    loads = list(dict.fromkeys(_load(arguments) for _, _, arguments in every))
 
-    def turn(case: tuple[str, str, Row]) -> tuple[int, str, int, int]:
+    def turn(case: tuple[str, str, Row]) -> tuple[int, int, int, int]:
         _, kind, arguments = case
-        place = kinds.index(kind), str(arguments.get("content", arguments.get("course", "")))
+        place = kinds.index(kind), loads.index(_load(arguments))
         return *place, arguments.get("repeat", 0), arguments.get("concurrency", 0)
 
     return sorted(every, key=turn)
+
+
+def _load(arguments: Row) -> str:
+    return str(arguments.get("content", arguments.get("course", "")))
 
 
 def measure(site: Site, plan: Server, kind: str, arguments: Row) -> Row:

@@ -69,12 +69,13 @@ def rehearse(scheduler: Any, write: Callable[[list[Range]], None], sizes: Sequen
         sizes: in order.
     """
     began = time.perf_counter()
-    # what is written of one request, so that a token that follows fits into its row, too
-    most = scheduler.req_to_token_pool.req_to_token.shape[1] - _BEFORE - 1
+    width = scheduler.req_to_token_pool.req_to_token.shape[1]
+    before = min(_BEFORE, width // 4)
+    most = width - before - 1  # of one request: a token that follows fits into its row, too
     with torch.inference_mode():
         for size in sizes:
             counts = [min(most, size - start) for start in range(0, size, most)]
-            write([(_request(_BEFORE + count + 1), _BEFORE, _BEFORE + count) for count in counts])
+            write([(_request(before + count + 1), before, before + count) for count in counts])
     torch.get_device_module(scheduler.device).synchronize()
     return Rehearsal(len(sizes), sizes[-1], time.perf_counter() - began)
 
