@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.site import Row, Site
 from specswitch.calibrate import at_start
-from specswitch.calibrate.client import ServerClient
+from specswitch.client import ServerClient
 from specswitch.config import SwitchConfig
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.plan import Plan
-from specswitch.calibrate.client import ServerClient
+from specswitch.client import ServerClient
 
 _READY = "The server is fired up and ready to roll"
 _DECODE = re.compile(r"Decode batch.*#running-req: (\d+),.*gen throughput \(token/s\): ([\d.]+)")

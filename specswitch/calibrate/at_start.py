@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from specswitch.calibrate import cache
-from specswitch.calibrate.client import ServerClient
 from specswitch.calibrate.measurements import Measurements, profile_of
 from specswitch.calibrate.sweep import Client, Plan, Sweep
+from specswitch.client import ServerClient
 from specswitch.config import SwitchConfig
 from specswitch.errors import CalibrationError
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from specswitch import profile as profiles
 from specswitch.calibrate import measurements as kept
-from specswitch.calibrate.client import ServerClient
 from specswitch.calibrate.measurements import Measurements, profile_of
 from specswitch.calibrate.show import break_even_table, draw, step_table
 from specswitch.calibrate.sweep import Plan, Sweep
+from specswitch.client import ServerClient
 from specswitch.config import SwitchConfig
 from specswitch.engine.graph_sizes import speculative_limit
 from specswitch.errors import CalibrationError, SpecswitchError

@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from specswitch.calibrate.client import ServerClient
+from specswitch.client import ServerClient
 from specswitch.control import PinName
 from specswitch.errors import SpecswitchError
 

@@ -109,10 +109,9 @@ class CatchUpBeside(abc.ABC):
     def _catch_up_aside(self, reqs: Sequence[Any]) -> None:
         """Write draft KV for as many missing tokens as one pause allows, while the batch stays plain."""
         ranges = self._ranges_beside(reqs, self._pause.tokens_for(len(reqs)))
-        ranges = _of_two_or_more(within(ranges, self._pause.whole(_tokens(ranges))))
         if not ranges:
             return
-        self.draft_stats.pause(_tokens(ranges), self._write(ranges, self._pause))
+        self.draft_stats.pause(_tokens(ranges), self._write(self._filled_up(ranges), self._pause))
         self._reentry.covered(_tokens(ranges) - len(ranges))
         for req, _, end in ranges:
             # the last position was written with the token that the target sampled, not with the one that followed
@@ -181,7 +180,7 @@ class CatchUpBeside(abc.ABC):
             return ranges_beside(reqs, room)
         with self._after_launches():
             ranges = self._alone.short_of_kept(ranges_beside(reqs, sum(map(missing_tokens, reqs))))
-        return _of_two_or_more(within(ranges, room))
+        return [reach for reach in within(ranges, room) if reach[2] - reach[1] > 1]
 
     def _write_alone(self, ranges: Sequence[Range]) -> None:
         """Let the draft write ranges by itself."""
@@ -221,11 +220,6 @@ class CatchUpBeside(abc.ABC):
     @property
     def _budgets(self) -> list[PauseBudget]:
         return [self._pause] if self._alone is None else [self._pause, self._alone.pause]
-
-
-def _of_two_or_more(ranges: Sequence[Range]) -> list[Range]:
-    """The ranges of more than one token: the last of each is written again with the token that follows it."""
-    return [reach for reach in ranges if reach[2] - reach[1] > 1]
 
 
 def _tokens(ranges: Sequence[Range]) -> int:

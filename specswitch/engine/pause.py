@@ -73,18 +73,14 @@ class PauseBudget:
         """
         waits = self.in_force
         at_least = min(self._nominal, self._OVER_FLOOR * waits.floor_ms / waits.ms_per_token)
-        tokens = max(self._room(waits), at_least, 3 * requests if self.keeps_up(requests) else 0)
-        return self._bounded(tokens)
+        tokens = self._bounded(max(self._room(waits), at_least))
+        return max(tokens, self.filled_up(3 * requests)) if self.keeps_up(requests) else tokens
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Every number of tokens that :meth:`tokens_for` may ever return."""
         most = self._bounded(self._allowed_ms / self._assumed.ms_per_token)
         return self._sizes[: self._sizes.index(most) + 1]
-
-    def whole(self, tokens: int) -> int:
-        """The largest size that so many tokens fill; all of them where they fill none."""
-        return min(tokens, self._bounded(tokens))
 
     def filled_up(self, tokens: int) -> int:
         """The smallest size that holds so many tokens; all of them where none of :attr:`sizes` does."""
@@ -142,8 +138,8 @@ class PauseWatch:
     """How long the running batch waits for its next token while it is being caught up."""
 
     _HIDDEN = 2
-    """Tokens after the first forwards in a row that, with overlap, hardly wait for the GPU: it has yet to fall
-    behind."""
+    """Tokens after the first forwards in a row that, with overlap, may hardly wait for the GPU: it has yet to fall
+    behind.  Such a wait is heard if it is longer than expected all the same."""
 
     def __init__(self, overlap: bool, clock: Callable[[], float] = time.perf_counter) -> None:
         """``overlap``: a forward may delay the result of the step before it as well as that of the one after it."""
@@ -198,7 +194,9 @@ class PauseWatch:
         if waited > _NO_FORWARD_MS:
             return None
         self.longest_ms = max(self.longest_ms, waited)
-        if not candidates or (self._overlap and tokens_in_a_row <= self._HIDDEN):
+        if not candidates:
             return None
         budget, tokens = max(candidates, key=lambda covered: covered[1])
+        if self._overlap and tokens_in_a_row <= self._HIDDEN and waited < budget.in_force.of(tokens):
+            return None
         return budget, tokens, waited

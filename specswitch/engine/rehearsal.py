@@ -66,18 +66,20 @@ def rehearse(scheduler: Any, write: Callable[[list[Range]], None], sizes: Sequen
     Args:
         scheduler: SGLang's ``Scheduler``, which has not served anything.
         write: the engine's ``write_draft_kv``.
-        sizes: in order.
+        sizes: in order; those that as many requests as may run at once cannot hold are left out.
     """
     began = time.perf_counter()
-    width = scheduler.req_to_token_pool.req_to_token.shape[1]
+    rows, width = scheduler.req_to_token_pool.req_to_token.shape
+    width = min(width, scheduler.model_config.context_len)
     before = min(_BEFORE, width // 4)
-    most = width - before - 1  # of one request: a token that follows fits into its row, too
+    most = width - before - 1  # of one request, where a token follows
+    fitting = [size for size in sizes if size <= (rows - 1) * most]
     with torch.inference_mode():
-        for size in sizes:
+        for size in fitting:
             counts = [min(most, size - start) for start in range(0, size, most)]
             write([(_request(before + count + 1), before, before + count) for count in counts])
     torch.get_device_module(scheduler.device).synchronize()
-    return Rehearsal(len(sizes), sizes[-1], time.perf_counter() - began)
+    return Rehearsal(len(fitting), max(fitting, default=0), time.perf_counter() - began)
 
 
 def _request(tokens: int) -> Any:

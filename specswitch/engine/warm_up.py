@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specswitch.calibrate.client import ServerClient
+from specswitch.client import ServerClient
 
 TARGET = "sglang.srt.entrypoints.http_server._wait_and_warmup"
 """Runs in the launcher, in a thread of its own."""

@@ -93,7 +93,7 @@ class Goodput:
         if mode is not self._mode:
             self._enter(mode)
         if self._probes.running and sample.steps_in_mode > self._settings.dwell_steps:
-            self._probes.running = False
+            self._probes.becomes_stay()
             if mode is Mode.SPECULATIVE:
                 self._unseen[mode].changed()
         if not sample.decode_batch_size:

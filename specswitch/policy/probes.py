@@ -58,7 +58,7 @@ class Probes:
     """
 
     def __init__(self, settings: GoodputSettings, switching: SwitchCost, longest_accept_length: float) -> None:
-        self.running = False
+        self._running = False
         self.break_even = 0.0
         """The accept length that the load has called for of late; 0 before any load."""
         self._settings = settings
@@ -73,6 +73,10 @@ class Probes:
         self._looked = _Look()
         self._owed: float | None = None
         """Seconds that were paid in advance for what the verify steps of the present stay lose, if a probe began it."""
+
+    @property
+    def running(self) -> bool:
+        return self._running
 
     @property
     def has_begun_stay(self) -> bool:
@@ -103,12 +107,16 @@ class Probes:
     def entered(self, mode: Mode) -> None:
         """The mode has changed: to a probe, if one was wished for."""
         self._settle()
-        self.running = self._wished is not None
+        self._running = self._wished is not None
         if self._wished is not None:
             self._savings -= self._wished.total
             if mode is Mode.SPECULATIVE:
                 self._owed, self._looked = self._wished.decoding, _Look()
             self._wished = None
+
+    def becomes_stay(self) -> None:
+        """The one that is running has lasted a dwell."""
+        self._running = False
 
     def forget(self) -> None:
         """None is wished for any more."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specswitch.engine.pause import PauseBudget, PauseWatch
+from specswitch.engine.pause import PauseBudget, PauseWatch, Waits
 
 
 def settled(budget: PauseBudget, floor_ms: float, ms_per_token: float, waits: int = 60) -> PauseBudget:
@@ -95,9 +95,13 @@ class Clock:
         return self.now
 
     def token(self, watch: PauseWatch, after_ms: float) -> object:
-        self.now += after_ms / 1e3
-        waited = watch.token()
+        waited = watch_token(self, watch, after_ms)
         return None if waited is None else (waited[1], round(waited[2], 6))
+
+
+def watch_token(clock: Clock, watch: PauseWatch, after_ms: float) -> tuple[PauseBudget, int, float] | None:
+    clock.now += after_ms / 1e3
+    return watch.token()
 
 
 def test_a_wait_is_that_for_the_forward_in_it() -> None:
@@ -151,13 +155,45 @@ def test_with_overlap_it_may_be_that_for_the_forward_before_and_the_first_two_sa
         watch.disturbed()
         assert clock.token(watch, 90) is None
     watch.wrote(budget, 300)
-    assert clock.token(watch, 50) is None
+    assert clock.token(watch, 20) is None
+    watch.wrote(budget, 300)
+    assert clock.token(watch, 50) == (300, 50)  # longer than expected all the same
 
 
-def test_forwards_have_few_sizes_and_the_rest_of_what_is_missing_is_left() -> None:
+def test_forwards_get_smaller_where_each_return_has_but_one() -> None:
+    """On a GPU that takes 100 ms and 0.2 ms a token."""
+    budget, clock = PauseBudget(50.0, 8192), Clock()
+    watch = PauseWatch(True, clock)
+    for _ in range(20):
+        watch.begin()
+        clock.token(watch, 15)
+        tokens = budget.tokens_for(16)
+        watch.wrote(budget, tokens)
+        clock.token(watch, 40)  # its launch
+        waited = watch_token(clock, watch, 100 + 0.2 * tokens)
+        if waited is not None:
+            waited[0].waited(*waited[1:])
+            budget.in_force = budget.measured
+        watch.end()
+    assert budget.tokens_for(16) < 500
+
+
+@pytest.mark.parametrize("max_pause_ms", [23.0, 25.0, 30.0, 50.0, 200.0])
+@pytest.mark.parametrize("times", [0.1, 1.0, 3.0, 30.0])
+def test_a_forward_is_never_too_small_to_get_on(max_pause_ms: float, times: float) -> None:
+    budget = PauseBudget(max_pause_ms, 8192)
+    budget.in_force = Waits(20.0 * times, 0.022 * max(1.0, times))
+    kept_up = [requests for requests in range(1, 300) if budget.keeps_up(requests)]
+    assert kept_up
+    for requests in kept_up:
+        assert budget.sizes[-1] >= budget.tokens_for(requests) >= 3 * requests
+        assert budget.tokens_for(requests) in budget.sizes
+
+
+def test_forwards_have_few_sizes() -> None:
     budget = PauseBudget(50.0, 8192)
     assert len(budget.sizes) < 24
-    assert [budget.whole(tokens) for tokens in (3, 32, 573, 896, 1000, 5000)] == [3, 32, 512, 896, 896, 4096]
+    assert [budget.filled_up(tokens) for tokens in (3, 32, 573, 896, 1000, 5000)] == [32, 32, 640, 896, 1024, 5000]
     assert PauseBudget(50.0, 20).sizes == (20,)
     for most in (64, 100, 4096):
         assert PauseBudget(1e6, most).sizes[-1] <= most

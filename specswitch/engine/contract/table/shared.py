@@ -28,6 +28,7 @@ from specswitch.engine.contract.table.owners import (
     LLAMA_LAYERS,
     LOGITS_OUTPUT,
     MIN_NEW_TOKENS,
+    MODEL_CONFIG,
     MODEL_RUNNER,
     ORCHESTRATOR,
     PARALLEL_STATE,
@@ -383,7 +384,8 @@ REHEARSAL = Need(
     "specswitch.engine.rehearsal",
     (
         SCHEDULER.method("get_next_batch_to_run", _HOOK, whys.REHEARSE),
-        *SCHEDULER.attributes(_READ, whys.REHEARSE, "req_to_token_pool", "device"),
+        *SCHEDULER.attributes(_READ, whys.REHEARSE, "req_to_token_pool", "device", "model_config"),
+        *MODEL_CONFIG.attributes(_READ, whys.REHEARSE, "context_len"),
         *ROWS.attributes(_READ, whys.REHEARSE, "req_to_token"),
         REQ.itself(whys.REHEARSE, use=_CALL, args=("rid", "origin_input_text", "origin_input_ids", "sampling_params")),
         SAMPLING_PARAMS.itself(whys.REHEARSE, use=_CALL, keywords=("temperature",)),
