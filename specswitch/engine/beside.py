@@ -91,7 +91,7 @@ class CatchUpBeside(abc.ABC):
         with self._after_launches():
             ranges, is_more = self._alone.what_is_missing(reqs, room)
         if ranges:
-            self._write_alone(self._filled_up(ranges) if self._alone.kept is None else ranges)
+            self._write_alone(ranges, self._filled_up(ranges) if self._alone.kept is None else ranges)
             self._reentry.covered(_tokens(ranges))
             for req, _, end in ranges:
                 set_gap(req, end)
@@ -156,7 +156,7 @@ class CatchUpBeside(abc.ABC):
         with self._after_launches():
             written = within(self._alone.leading(ranges), self._alone.pause.tokens_for(len(reqs)))
         if written:
-            self._write_alone(written)
+            self._write_alone(written, written)
             self.draft_stats.prefix_tokens_filled += _tokens(written)
         ends = {id(req): end for req, _, end in written}
         after = [ends.get(id(req), gap) for req, gap in zip(reqs, gaps, strict=True)]
@@ -182,10 +182,11 @@ class CatchUpBeside(abc.ABC):
             ranges = self._alone.short_of_kept(ranges_beside(reqs, sum(map(missing_tokens, reqs))))
         return [reach for reach in within(ranges, room) if reach[2] - reach[1] > 1]
 
-    def _write_alone(self, ranges: Sequence[Range]) -> None:
-        """Let the draft write ranges by itself."""
+    def _write_alone(self, missing: Sequence[Range], ranges: Sequence[Range]) -> None:
+        """Let the draft write ``ranges`` by itself, in which it has missed ``missing``."""
         assert self._alone is not None
-        self.draft_stats.pause_alone(_tokens(ranges), self._write(ranges, self._alone.pause, alone=True))
+        milliseconds = self._write(ranges, self._alone.pause, alone=True)
+        self.draft_stats.pause_alone(_tokens(missing), milliseconds)
 
     def _write(self, ranges: Sequence[Range], budget: PauseBudget, **how: bool) -> float:
         """:meth:`write_draft_kv`; returns the milliseconds that the launch took."""

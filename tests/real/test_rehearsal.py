@@ -90,6 +90,7 @@ def test_every_forward_of_a_return_was_rehearsed(
 
         InstanceHooks().around(runner, "forward", forward)
         outcome = run(server, Scenario(REQUESTS, there_and_back))
+        stats = scheduler.specswitch.engine.draft_stats
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     (rehearsed,) = [event for event in events if event["event"] == "specswitch.rehearsal"]
     count = rehearsed["forwards"]
@@ -99,6 +100,8 @@ def test_every_forward_of_a_return_was_rehearsed(
     assert prompts == sum(len(request.input_ids) for request in REQUESTS)
     assert len(returns) >= 2  # one beside the batch at least, unless the draft does all by itself
     assert set(returns) <= set(sizes[:count])
+    if case.mode.startswith("standalone"):  # what fills a forward up was not missed
+        assert stats.tokens_caught_up + stats.tokens_written_alone == stats.tokens_missed > 0
     assert outcome.switches == 2
     assert_same_answers(outcome, plain)
 
