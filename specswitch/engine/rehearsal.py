@@ -4,9 +4,9 @@ The first forward of a size that the GPU has not seen loads kernels and asks for
 then waits until the GPU has nothing left to do.  On an H200 beside a running batch such launches took 43 to 51 ms, and
 12 ms the next time (docs/benchmarks): as long as a whole pause.
 
-A rehearsed request has the first row of ``ReqToTokenPool``, which SGLang hands to nobody and leaves full of zeros, and
-with it the slot 0 for every token, which SGLang writes what it pads batches with to (0.5.11 to 0.5.23).  So nothing is
-taken from either pool.
+A rehearsed request has the first row of ``ReqToTokenPool``, which is full of zeros before anything is served (SGLang
+hands it to nobody: read in 0.5.12.post1, 0.5.17 and 0.5.23), and with it slot 0 for every token, to which SGLang writes
+what it pads batches with.  So nothing is taken from either pool.
 
 Relies on ``sglang/srt/managers/schedule_batch.py`` ``Req``'s first four arguments and ``req_pool_idx``, and on what
 ``aside`` and ``aside_batch`` (``v2_batch``, ``draft_kv``) rely on.
@@ -22,10 +22,8 @@ import torch
 
 from specswitch.engine import v2_compat
 from specswitch.engine.base import Rehearsal
+from specswitch.engine.draft_alone import Range
 from specswitch.engine.hooks import InstanceHooks
-
-Range = tuple[Any, int, int]
-"""``(request, start, end)``: tokens ``start..end`` of a request."""
 
 _BEFORE = 64
 """Tokens before the ones that are written: attention takes another way where there are none."""

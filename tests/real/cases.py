@@ -11,6 +11,19 @@ PAGE_SIZES = (1, 16)
 
 _TYPICAL = {"eagle-topk4-v1": 1, "eagle-topk1-v1": 16, "eagle-v2": 16, "ngram": 1, "eagle-topk1": 16, "eagle-topk4": 1}
 
+_WITH_DRAFT_KV = {
+    # SGLang 0.5.12
+    "eagle-topk1-v1-page1",
+    "eagle3-v1-page1",
+    "eagle-v2-page16",
+    "standalone-v2-page1",
+    # SGLang 0.5.13 and later
+    "eagle-topk1-overlap-page16",
+    "eagle3-topk4-overlap-page1",
+    "eagle-topk4-no-overlap-page1",
+    "standalone-topk1-overlap-page1",
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -48,3 +61,8 @@ def cases() -> list[Case]:
 def typical_cases() -> list[Case]:
     """Each kind of worker and path once, at one page size."""
     return [case for case in cases() if _TYPICAL.get(case.mode) == case.page_size]
+
+
+def draft_kv_cases() -> list[Case]:
+    """Each kind of draft model and path once, at one page size or the other."""
+    return [case for case in cases() if str(case) in _WITH_DRAFT_KV]

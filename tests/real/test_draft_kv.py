@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cases import Case, cases
+from cases import Case, draft_kv_cases
 from draft_truth import GapChecker
 from switching import Request, Scenario, open_switched, run
 
@@ -19,22 +19,6 @@ from specswitch.signals import LoadSample, Mode
 pytestmark = pytest.mark.real
 
 TURNS = 140
-WANTED = {
-    # SGLang 0.5.12
-    "eagle-topk1-v1-page1",
-    "eagle3-v1-page1",
-    "eagle-v2-page16",
-    "standalone-v2-page1",
-    # SGLang 0.5.13 and later
-    "eagle-topk1-overlap-page16",
-    "eagle3-topk4-overlap-page1",
-    "eagle-topk4-no-overlap-page1",
-    "standalone-topk1-overlap-page1",
-}
-
-
-def _with_draft_kv() -> list[Case]:
-    return [case for case in cases() if str(case) in WANTED]
 
 
 def _budgets(case: Case) -> list[int]:
@@ -46,7 +30,7 @@ def _budgets(case: Case) -> list[int]:
 
 @pytest.fixture(
     scope="module",
-    params=[(case, budget) for case in _with_draft_kv() for budget in _budgets(case)],
+    params=[(case, budget) for case in draft_kv_cases() for budget in _budgets(case)],
     ids=lambda param: f"{param[0]}-{param[1]}KiB",
 )
 def server_and_budget(request: pytest.FixtureRequest) -> Iterator[tuple[InProcessScheduler, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case, cases
+from cases import Case, draft_kv_cases
 from draft_truth import draft_pool, draft_runner, rows_of
 from switching import Request, Scenario, assert_same_answers, open_switched, plain_answers, run
 
@@ -20,19 +20,6 @@ from specswitch.signals import Mode
 
 pytestmark = pytest.mark.real
 
-WANTED = {
-    # SGLang 0.5.12
-    "eagle-topk4-v1-page1",
-    "eagle-topk1-v1-page16",
-    "eagle3-v2-page1",
-    "eagle-v2-page16",
-    "standalone-v2-page1",
-    # SGLang 0.5.13 and later
-    "eagle-topk1-overlap-page16",
-    "eagle3-topk4-overlap-page1",
-    "eagle-topk4-no-overlap-page1",
-    "standalone-topk1-overlap-page1",
-}
 SIZES = (32, 48, 2500)
 REQUESTS = [Request(f"r{index}", [1, 40 + index, 7, 9, 60 + index], 400) for index in range(3)]
 
@@ -46,7 +33,7 @@ def plain() -> dict[str, Output]:
     return plain_answers(REQUESTS)
 
 
-SELECTED = pytest.mark.parametrize("case", [case for case in cases() if str(case) in WANTED], ids=str)
+SELECTED = pytest.mark.parametrize("case", draft_kv_cases(), ids=str)
 
 
 @pytest.mark.parametrize("budget", ["0", "1"])
