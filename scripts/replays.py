@@ -106,7 +106,8 @@ While a server decodes plainly nothing is drafted, and no policy can know that t
 durations drawn at random, 40 seconds on average. Beside goodput stand oracles that have to look: as `oracle`, but while
 plain they go by the accept length that they last saw, and at a fixed interval they pay for a return and stay for a
 dwell. They know all step times and see in SPECULATIVE at once what the text is like. Changes that come at random leave
-nothing better than looking at a fixed interval, so that the best of a row is what could be had there.
+nothing better than looking at a fixed interval, so that the best of a row is what could be had there by looking with
+all requests. Goodput looks at a sample of them where that costs less, and may do better.
 
 Tokens per second over the oracle's, mean of {count} loads (least).
 """

@@ -109,6 +109,6 @@ class Leader(Follower):
         return super().__call__(sample)
 
     def _is_news(self, wish: Wish, sample: LoadSample) -> bool:
-        if self._sent is None or wish.mode is not self._sent.mode:
+        if self._sent is None or (wish.mode, wish.sampled) != (self._sent.mode, self._sent.sampled):
             return True
         return sample.decode_step - self._sent_step >= HEARTBEAT_STEPS

@@ -7,6 +7,7 @@ Under tensor parallelism every rank runs its own scheduler and must reach the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -33,6 +34,10 @@ class StepReading(NamedTuple):
     seconds: float | None = None
     """Wall-clock seconds from the previous decode result to this one, or None where something else (a prefill,
     a switch, an idle turn) came between."""
+    left_out: int = 0
+    """Of the requests, those that a return left out: they do not show how well the draft guesses."""
+    left_out_tokens: int = 0
+    """Of the tokens, theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,28 @@ class BatchTokens(Protocol):
     def missed_tokens(self) -> int:
         """Of these, the tokens that a catch-up would have to write into the draft's KV cache."""
 
+    @property
+    def missed_by_each(self) -> Sequence[int]:
+        """The same for each request that would be caught up, the fewest first."""
+
 
 class KnownTokens(NamedTuple):
     """:class:`BatchTokens` that have been counted."""
 
     context_tokens: int = 0
     missed_tokens: int = 0
+    missed_by_each: Sequence[int] = ()
+
+
+class SampleLook(NamedTuple):
+    """A stay in SPECULATIVE for which a return has caught up a sample of the requests and left the others out."""
+
+    left_out: int
+    """Of the requests in the decode batch."""
+    steps: int
+    """Verify steps since the return."""
+    accept_lengths: Sequence[float]
+    """Of each request of the sample that still runs, over these steps; empty before the first."""
 
 
 class LoadSample(NamedTuple):
@@ -87,6 +108,8 @@ class LoadSample(NamedTuple):
     """Features that the running requests' sampling uses, of :data:`SAMPLING_FEATURES`."""
     batch: BatchTokens = KnownTokens()
     local: LocalReadings = LocalReadings()
+    look: SampleLook | None = None
+    """None where the draft has been brought up to date for all whom it pays to catch up."""
 
 
 SAMPLING_FEATURES = frozenset({"grammar", "logprobs", "penalties", "logit_bias", "min_p", "hidden_states"})

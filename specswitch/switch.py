@@ -13,6 +13,7 @@ from specswitch.engine.base import Engine, PlainEntry, SpeculativeEntry
 from specswitch.engine.reentry import ReentryRecord
 from specswitch.machine import SwitchMachine, Transition
 from specswitch.policy import Policy, Steering, Wish, boundaries_of
+from specswitch.policy.base import CATCH_UP_ALL
 from specswitch.records import StepCounts, TransitionRecord
 from specswitch.signals import LoadSample, Mode
 
@@ -163,7 +164,7 @@ class Switch:
             self._act(self.policy)
             if self._asked_for is None and self.machine.mode is self._sample.mode is not _DRAINING:
                 self._settle()
-        elif self.machine.mode is _SPECULATIVE:
+        elif self.machine.mode is _SPECULATIVE and self._sample.look is None:
             self._observe()
         else:
             self._act(_as_without_switching)
@@ -203,10 +204,16 @@ class Switch:
     def _leave_plain(self, wish: Wish) -> None:
         """Ask for a return, or give one up."""
         if wish.mode is _SPECULATIVE:
+            if self._asked_for is not None and wish.sampled != self._asked_for.sampled:
+                self._give_up_return()  # for one of others
             if self._asked_for is None:
                 self._ask(wish)
-                self.engine.request_return(self.draft_kv)
-        elif self._asked_for is not None and self.engine.cancel_return():
+                self.engine.request_return(self.draft_kv, wish.sampled)
+        else:
+            self._give_up_return()
+
+    def _give_up_return(self) -> None:
+        if self._asked_for is not None and self.engine.cancel_return():
             self._asked_for = None
 
     def _enter_plain_if_drained(self) -> None:
@@ -257,4 +264,4 @@ class Switch:
 
 
 def _as_without_switching(sample: LoadSample) -> Wish:
-    return Wish(Mode.SPECULATIVE, "pinned to observe")
+    return Wish(Mode.SPECULATIVE, "pinned to observe") if sample.look is None else CATCH_UP_ALL

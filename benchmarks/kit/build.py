@@ -75,7 +75,7 @@ def pack(folder: Path, archive: Path) -> None:
     tar += ["--mtime=2024-01-01", "-C", str(folder), "-cf", "-", "."]
     with partial.open("wb") as target:
         packed = subprocess.Popen(tar, stdout=subprocess.PIPE)
-        subprocess.run(["xz", "--threads=0", "-6"], stdin=packed.stdout, stdout=target, check=True)
+        subprocess.run(["xz", "--threads=0", "-3"], stdin=packed.stdout, stdout=target, check=True)
         if packed.wait():
             raise SystemExit("tar failed")
     os.replace(partial, archive)

@@ -125,8 +125,11 @@ class Engine(Protocol):
         speculative form.
         """
 
-    def request_return(self, draft_kv: DraftKV) -> None:
+    def request_return(self, draft_kv: DraftKV, sampled: int | None = None) -> None:
         """From now on rebuild the batch for speculation at the first turn that can; then ``on_returned``.
+
+        With ``sampled`` only so many requests are caught up, those that have missed least.  The others are left out
+        until PLAIN is entered again: they speculate without what they have missed, and it stays to be caught up.
 
         That turn may come later: a prefill goes first, an in-flight result must land (engines that
         need it), and the pool must have room for the speculative reserve of every request.

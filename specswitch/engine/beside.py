@@ -20,6 +20,7 @@ from specswitch.engine.draft_alone import FEW, DraftAlone, Range, begun_earlier,
 from specswitch.engine.draft_gap import set_gap
 from specswitch.engine.draft_kv import is_worth, missing_of_worthy, missing_tokens, ranges_beside
 from specswitch.engine.draft_stats import DraftStats
+from specswitch.engine.look import is_left_out
 from specswitch.engine.pause import PauseBudget, PauseWatch, Waits
 from specswitch.engine.reentry import Reentry
 
@@ -124,10 +125,12 @@ class CatchUpBeside(abc.ABC):
 
     def _note_caught_up(self, reqs: Sequence[Any], catch_up: bool, tokens: int) -> None:
         """The last forward of a return covers ``tokens`` missing tokens; nothing is caught up by a cold one."""
-        skipped = not_worth_it = 0
+        skipped = not_worth_it = left_out = 0
         for req in reqs:
             if catch_up and is_worth(req):
                 set_gap(req, None)
+            elif is_left_out(req):
+                left_out += 1
             else:
                 skipped += missing_tokens(req)
                 not_worth_it += catch_up
@@ -135,7 +138,8 @@ class CatchUpBeside(abc.ABC):
         stats.tokens_caught_up += tokens
         stats.tokens_skipped += skipped
         stats.requests_not_worth_it += not_worth_it
-        stats.tokens_missed += self._reentry.caught_up(tokens, skipped, not_worth_it)
+        stats.requests_left_out += left_out
+        stats.tokens_missed += self._reentry.caught_up(tokens, skipped, not_worth_it, left_out)
 
     @contextmanager
     def _timed_return(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ looks for requests to admit (0.5.11 to 0.5.23).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,12 @@ from specswitch.config import SwitchConfig
 from specswitch.engine.base import DraftKV, TurnListener
 from specswitch.engine.beside import CatchUpBeside
 from specswitch.engine.census import Census
-from specswitch.engine.draft_kv import missing_tokens
+from specswitch.engine.draft_kv import is_worth, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
+from specswitch.engine.look import Look
 from specswitch.engine.readings import StepReadings
 from specswitch.engine.return_room import ReturnRoom
-from specswitch.signals import LoadSample, LocalReadings, Mode
+from specswitch.signals import LoadSample, LocalReadings, Mode, SampleLook
 
 _SPECULATIVE, _PLAIN, _NO_READINGS = Mode.SPECULATIVE, Mode.PLAIN, LocalReadings()
 
@@ -50,6 +51,8 @@ class CommonEngine(CatchUpBeside):
         """Whether the running batch is in plain form."""
         self._draining = False
         self._return_asked: DraftKV | None = None
+        self._look: Look | None = None
+        """From when a return is asked for that leaves requests out, until PLAIN is entered again."""
 
     # Engine
 
@@ -71,6 +74,7 @@ class CommonEngine(CatchUpBeside):
             census.features,
             self,
             _NO_READINGS if self._readings is None else LocalReadings(self._readings.take()),
+            self._look_so_far(),
         )
 
     def batch_version(self) -> int:
@@ -86,14 +90,22 @@ class CommonEngine(CatchUpBeside):
         """See :class:`specswitch.signals.BatchTokens`."""
         return sum(map(missing_tokens, self._census.unfinished())) if self._plain and self._has_draft_kv else 0
 
+    @property
+    def missed_by_each(self) -> Sequence[int]:
+        if not (self._plain and self._has_draft_kv):
+            return ()
+        return sorted(missing_tokens(req) for req in self._census.unfinished() if is_worth(req))
+
     def start_drain(self) -> None:
         self._draining = True
 
     def cancel_drain(self) -> None:
         self._draining = False
 
-    def request_return(self, draft_kv: DraftKV) -> None:
+    def request_return(self, draft_kv: DraftKV, sampled: int | None = None) -> None:
         self._return_asked = draft_kv
+        if sampled is not None and draft_kv == "catch-up" and self._has_draft_kv:
+            self._look = self._look_at(sampled)
         self._return_room.asked()
         self._wait.begin()
 
@@ -101,21 +113,46 @@ class CommonEngine(CatchUpBeside):
         if self._plain:
             self._return_asked = None
             self._wait.end()
+            self._end_look()
         return self._plain
+
+    def _look_at(self, sampled: int) -> Look | None:
+        """At so many requests, those that have missed least; None where that leaves nobody out."""
+        reqs = sorted(filter(is_worth, self._census.unfinished()), key=missing_tokens)
+        left_out = reqs[sampled:]
+        return Look(reqs[:sampled], left_out) if left_out else None
+
+    def _end_look(self) -> None:
+        """Whom it has left out is to be caught up like anybody else."""
+        if self._look is not None:
+            self._look.end()
+            self._look = None
+
+    def _look_so_far(self) -> SampleLook | None:
+        if self._look is None or self._plain:
+            return None
+        shown = self._look.shown
+        if shown is None:
+            self._end_look()
+        return shown
 
     # Counting
 
     def _count_step(self, batch: Any, result: Any) -> None:
         size = len(batch.reqs)
         mode, tokens = _PLAIN, size
+        left_out = left_out_tokens = 0
         if batch.spec_algorithm is not self._none:
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
-            self._accept.add(tokens, size)
-            self._reentry.verified(tokens, size)
+            if self._look is not None:
+                requests, shown = self._look.verified(batch.reqs)
+                left_out, left_out_tokens = size - requests, tokens - shown
+            self._accept.add(tokens - left_out_tokens, size - left_out)
+            self._reentry.verified(tokens - left_out_tokens, size - left_out)
         elif self._return_asked is not None:
             self._has_next_token()
         if self._readings is not None:
-            self._readings.decoded(mode, size, self._census.context_tokens, tokens)
+            self._readings.decoded(mode, size, self._census.context_tokens, tokens, left_out, left_out_tokens)
         self._census.context_tokens += tokens
         self._listener.on_decode_step(mode)
 

@@ -25,6 +25,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from specswitch.engine import kv
 from specswitch.engine.draft_gap import gap_of
+from specswitch.engine.look import is_left_out
 
 _ALWAYS_WORTH = 64
 """Missing tokens up to which a catch-up is not weighed against what is left to generate."""
@@ -82,8 +83,11 @@ def is_worth(req: Any) -> bool:
     """Whether catching up pays: not when many tokens are missing and few are left to generate.
 
     A missing token costs about as much as half a generated one gains, so a request with less than half as many
-    tokens to go as are missing speculates with the gap left open.
+    tokens to go as are missing speculates with the gap left open.  So do those that a look leaves out, as long as it
+    lasts.
     """
+    if is_left_out(req):
+        return False
     missing = missing_tokens(req)
     return missing <= _ALWAYS_WORTH or 2 * (req.sampling_params.max_new_tokens - len(req.output_ids)) >= missing
 

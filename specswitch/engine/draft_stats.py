@@ -20,6 +20,8 @@ class DraftStats:
     """Tokens left without draft KV: cold returns, and requests that were not worth it."""
     requests_not_worth_it: int = 0
     """Requests that returns left as they were, because they had few tokens left to generate."""
+    requests_left_out: int = 0
+    """Requests that returns left as they were for the time being, to look at a sample of the others."""
     seconds_catching_up: float = 0.0
     """Seconds of the scheduler thread in the forwards of returns and in those between plain steps."""
     prefix_tokens_filled: int = 0

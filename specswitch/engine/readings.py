@@ -21,11 +21,17 @@ class StepReadings:
         self._last_mode: Mode | None = None
         self._last_time = 0.0
 
-    def decoded(self, mode: Mode, batch_size: int, context_tokens: int, tokens: int) -> None:
-        """A decode result was processed.  Its time is known if nothing but one of the same mode came before."""
+    def decoded(
+        self, mode: Mode, batch_size: int, context_tokens: int, tokens: int, left_out: int = 0, left_out_tokens: int = 0
+    ) -> None:
+        """A decode result was processed.  Its time is known if nothing but one of the same mode came before.
+
+        The arguments are those of :class:`StepReading`.
+        """
         now = self._clock()
         seconds = now - self._last_time if mode is self._last_mode else None
-        self._readings.append(StepReading(mode, batch_size, context_tokens, tokens, seconds))
+        reading = StepReading(mode, batch_size, context_tokens, tokens, seconds, left_out, left_out_tokens)
+        self._readings.append(reading)
         self._last_mode, self._last_time = mode, now
 
     def interrupted(self) -> None:

@@ -28,6 +28,8 @@ class ReentryRecord:
     """Tokens left without draft KV."""
     requests_not_worth_it: int
     """Requests that were not caught up because they had few tokens left to generate."""
+    requests_left_out: int
+    """Requests that were to be caught up later, if this look at a sample of them finds it to be worth it."""
     verify_steps: int
     """Verify steps that ``accept_length`` covers: fewer than :data:`FIRST_STEPS` if PLAIN was entered before."""
     accept_length: float | None
@@ -57,7 +59,7 @@ class Reentry:
         self._steps_left = 0
         self._tokens = self._request_steps = 0
         self._later_tokens = self._later_request_steps = 0
-        self._requests = self._caught_up = self._skipped = self._not_worth_it = 0
+        self._requests = self._caught_up = self._skipped = self._not_worth_it = self._left_out = 0
         self._lengths = 0.0
         self._returns = 0
 
@@ -65,12 +67,13 @@ class Reentry:
         """A forward beside the running batch wrote draft KV that a return would miss."""
         self._caught_up += tokens
 
-    def caught_up(self, tokens: int, skipped: int, not_worth_it: int) -> int:
+    def caught_up(self, tokens: int, skipped: int, not_worth_it: int, left_out: int) -> int:
         """What a return's last forward does, just before or after :meth:`returned`; returns the tokens that had been
         missing, those :meth:`covered` since the last return included."""
         self._caught_up += tokens
         self._skipped += skipped
         self._not_worth_it += not_worth_it
+        self._left_out += left_out
         return self._caught_up + self._skipped
 
     @property
@@ -100,7 +103,7 @@ class Reentry:
         if self._steps_left:
             steps, self._steps_left = FIRST_STEPS - self._steps_left, 0
             self._close(steps)
-        self._caught_up = self._skipped = self._not_worth_it = 0
+        self._caught_up = self._skipped = self._not_worth_it = self._left_out = 0
 
     def _close(self, steps: int) -> None:
         length = _ratio(self._tokens, self._request_steps)
@@ -112,6 +115,7 @@ class Reentry:
             tokens_caught_up=self._caught_up,
             tokens_skipped=self._skipped,
             requests_not_worth_it=self._not_worth_it,
+            requests_left_out=self._left_out,
             verify_steps=steps,
             accept_length=length,
             long_run_accept_length=self._long_run,

@@ -70,7 +70,7 @@ def _goodput(config: SwitchConfig, profile: Profile) -> Goodput:
     settings = GoodputSettings(config.hysteresis, config.probe_share, config.dwell_steps)
     if config.draft_kv == "cold":
         # those that return cold do not show what text is like: a probe waits for others to come
-        settings = replace(settings, least_look_steps=config.dwell_steps)
+        settings = replace(settings, least_look_steps=config.dwell_steps, sample_sizes=())
         switching = replace(switching, catch_up_per_token=0.0)
     return Goodput(
         profile.plain.step_time(),

@@ -20,7 +20,12 @@ class Wish(NamedTuple):
     """A short clause with its numbers, as it appears in the log."""
     at_once: bool = False
     """Whether no dwell need be kept: the server is empty or has just been, so that there is nothing to flap."""
+    sampled: int | None = None
+    """How many requests a return to SPECULATIVE is to catch up, for a look at these; None: whoever is worth it."""
 
+
+CATCH_UP_ALL = Wish(Mode.PLAIN, "the requests that a look has left out are to be caught up", at_once=True)
+"""What ends a look at a sample that nobody waits for any more: from PLAIN the whole batch can return."""
 
 Policy = Callable[[LoadSample], Wish | None]
 """None: nothing speaks against going on as before.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 
 from specswitch.costs import StepTime, SwitchCost, advantage, seconds_lost
-from specswitch.policy.base import Wish
+from specswitch.policy.base import CATCH_UP_ALL, Wish
 from specswitch.policy.outlook import Outlook
-from specswitch.policy.probes import Probes
+from specswitch.policy.probes import Missed, Probes
 from specswitch.policy.settings import GoodputSettings
 from specswitch.policy.unseen import Unseen
 from specswitch.refine import AcceptEstimate, RefinedStepTime
@@ -34,10 +34,11 @@ class Goodput:
     have been overlooked reaches, by expectation, what a look costs, a probe is wished for, if it can be paid
     (:class:`specswitch.policy.probes.Probes`).
 
-    A probe of speculation ends where it came from unless the accept length exceeds what the load has called for of
-    late: it was made to learn that length, and says nothing about the load.  It ends as soon as chance cannot explain
-    an accept length that low; so that there is no more than one switch per dwell all the same, it begins no sooner than
-    two dwells after the last verify step.
+    A probe of speculation may be a look at a sample of the requests.  Then it always ends where it came from, and what
+    it has found counts for the return of all.  One with all requests ends there unless the accept length exceeds what
+    the load has called for of late: it was made to learn that length, and says nothing about the load.  It ends as soon
+    as chance cannot explain an accept length that low; so that there is no more than one switch per dwell all the same,
+    it begins no sooner than two dwells after the last verify step.
 
     Steers by ``sample.local.steps``, which differ between ranks: one rank decides for all
     (:mod:`specswitch.ranks`).  Without such readings the calibrated step times and ``sample.accept_length`` hold.
@@ -79,6 +80,14 @@ class Goodput:
         self._probes = Probes(self._settings, switching, longest_accept_length)
         self._asked = False
         """Whether a return has been wished for and not come yet."""
+        self._of_sample = False
+        """Whether the present stay in SPECULATIVE is a look at a sample."""
+        self._stayed = self._before_look = 0.0
+        """Seconds decoded in this stay, and in the stay in PLAIN before the last look at a sample."""
+        self._found = False
+        """Whether a look at a sample, right before this stay in PLAIN, has found an accept length worth a return."""
+        self._to_make_good = 0.0
+        """Seconds in PLAIN, before a look at a sample found an accept length worth a return."""
 
     def __call__(self, sample: LoadSample) -> Wish | None:
         mode = sample.mode
@@ -92,7 +101,9 @@ class Goodput:
         self._step = sample.decode_step
         if mode is not self._mode:
             self._enter(mode)
-        if self._probes.running and sample.steps_in_mode > self._settings.dwell_steps:
+        if mode is Mode.SPECULATIVE:
+            self._of_sample = sample.look is not None and self._probes.running
+        if self._probes.running and sample.look is None and sample.steps_in_mode > self._settings.dwell_steps:
             self._probes.becomes_stay()
             if mode is Mode.SPECULATIVE:
                 self._unseen[mode].changed()
@@ -101,7 +112,7 @@ class Goodput:
         outlook = self._outlook(sample)
         if steps:
             self._count(outlook, steps)
-        return self._decide(outlook, sample.batch)
+        return self._decide(outlook, sample)
 
     def _outlook(self, sample: LoadSample) -> Outlook:
         size, context = sample.decode_batch_size, sample.batch.context_tokens
@@ -114,19 +125,25 @@ class Goodput:
             return Outlook(sample.mode, Mode.SPECULATIVE, size, accept, plain, speculative, plain, gain)
         return Outlook(sample.mode, Mode.PLAIN, size, accept, plain, speculative, speculative, 1.0 / gain)
 
-    def _decide(self, outlook: Outlook, batch: BatchTokens) -> Wish | None:
+    def _decide(self, outlook: Outlook, sample: LoadSample) -> Wish | None:
         settings = self._settings
         plain = outlook.mode is Mode.PLAIN
         ratio = outlook.other_over_here
         at_once = self._chooses_anew()
-        if self._probes.running:
+        if sample.look is not None:
+            if not self._probes.running:
+                return CATCH_UP_ALL
+            # whatever it finds, the others have to be caught up before a stay
+            go, looks = True, False
+            at_once = self._probes.has_seen_enough_of(sample.look)
+        elif self._probes.running:
             # PLAIN was looked at for its step time: no reason to stay because of an accept length grown old there.
             go = ratio > 1.0 - settings.probe_gain if plain else outlook.accept < self._probes.break_even
             at_once = not plain and self._probes.has_seen_enough()
             looks = False
         else:
-            go = ratio > self._hurdle and self._is_due(outlook, batch)
-            looks = not go and self._wishes_for_a_probe(outlook, batch)
+            go = ratio > self._hurdle and self._is_due(outlook, sample.batch)
+            looks = not go and self._wishes_for_a_probe(outlook, sample.batch)
         if not looks:
             self._probes.forget()
         if go:
@@ -134,7 +151,9 @@ class Goodput:
             return Wish(outlook.other, str(outlook), at_once)
         if looks:
             self._asked = plain
-            return Wish(outlook.other, f"probe after {self._unseen[outlook.other].steps} steps; {outlook}")
+            sampled, steps = self._probes.sampled, self._unseen[outlook.other].steps
+            looked_at = "" if sampled is None else f" of {sampled}"
+            return Wish(outlook.other, f"probe{looked_at} after {steps} steps; {outlook}", sampled=sampled)
         if self._asked and ratio < 1.0:
             self._asked = False
             return Wish(outlook.mode, str(outlook))
@@ -188,7 +207,7 @@ class Goodput:
         speculative = step.mode is Mode.SPECULATIVE
         if speculative and size > 0:
             self._verify_steps += 1
-            self.accept.add(step.tokens, size)
+            self.accept.add(step.tokens - step.left_out_tokens, size - step.left_out)
             self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
             if self._probes.has_begun_stay and self._mode is step.mode:
                 context = step.context_tokens
@@ -198,6 +217,13 @@ class Goodput:
             curve.add(size, step.context_tokens, step.seconds)
 
     def _enter(self, mode: Mode) -> None:
+        found = mode is Mode.PLAIN and self._of_sample and self.accept.value > self._probes.break_even
+        if found:
+            self._unseen[Mode.SPECULATIVE].changed()
+        elif mode is Mode.SPECULATIVE:
+            self._before_look = self._stayed
+        self._found, self._to_make_good = found, 0.5 * self._before_look if found else 0.0
+        self._stayed, self._of_sample = 0.0, False
         self._probes.entered(mode)
         self._mode = mode
         self._lost = self._overlooked = 0.0
@@ -210,7 +236,12 @@ class Goodput:
         settings = self._settings
         mode, other = outlook.mode, outlook.other
         seconds = steps * outlook.here
+        self._stayed += seconds
         lost = seconds_lost(seconds, outlook.other_over_here)
+        if self._to_make_good and outlook.other_over_here > self._hurdle:
+            # it has been like that for half of the time, by expectation
+            self._lost += seconds_lost(self._to_make_good, outlook.other_over_here)
+            self._to_make_good = 0.0
         # of that, what lies within the hysteresis is not counted
         self._lost = max(0.0, self._lost + seconds - self._hurdle * (seconds - lost))
         if not self._lost:
@@ -232,6 +263,10 @@ class Goodput:
         """What will have to be caught up: what has been missed, or would be after one dwell in PLAIN."""
         return batch.missed_tokens if outlook.mode is Mode.PLAIN else outlook.size * self._settings.dwell_steps
 
+    def _missed_by(self, outlook: Outlook, batch: BatchTokens) -> Missed:
+        each = batch.missed_by_each if outlook.mode is Mode.PLAIN else ()
+        return Missed(self._missed(outlook, batch), each)
+
     # Probes
 
     def _wishes_for_a_probe(self, outlook: Outlook, batch: BatchTokens) -> bool:
@@ -240,7 +275,9 @@ class Goodput:
             return False
         if outlook.mode is Mode.PLAIN and unseen.steps < 2 * settings.dwell_steps:
             return False
-        return self._probes.consider(outlook, lambda: self._missed(outlook, batch), unseen.trust, self._overlooked)
+        if self._found and outlook.other_over_here > self._hurdle:
+            return False  # the return will show
+        return self._probes.consider(outlook, lambda: self._missed_by(outlook, batch), unseen.trust, self._overlooked)
 
     def _at_best(self, outlook: Outlook) -> float:
         """The other mode's goodput over the present one's, were all that was not seen of it as good as it may be."""

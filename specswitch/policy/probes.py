@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
+from statistics import fmean, variance
 from typing import NamedTuple
 
 from specswitch.costs import SwitchCost, break_even_accept_length
 from specswitch.policy.outlook import Outlook
 from specswitch.policy.settings import GoodputSettings
-from specswitch.signals import Mode, StepReading
+from specswitch.signals import Mode, SampleLook, StepReading
 
+
+class Missed(NamedTuple):
+    """Tokens that the draft has not seen."""
+
+    by_all: int
+    by_each: Sequence[int] = ()
+    """Of those that would be caught up, the fewest first."""
+
+    def by(self, sampled: int | None) -> int:
+        """By those that have missed least, or by all."""
+        return self.by_all if sampled is None else sum(self.by_each[:sampled])
+
+
+_NOTHING = Missed(0)
+_COUNTED_EVERY = 8
+"""Turns in which what was missed would decide; counting it takes a look at every request."""
 _IN_FLIGHT = 2
 """Verify steps that are launched by when the ones that a look needs have been read."""
 
@@ -21,6 +38,8 @@ class _Cost(NamedTuple):
 
     decoding: float
     switching: float
+    sampled: int | None = None
+    """How many requests it catches up, None for all."""
 
     @property
     def total(self) -> float:
@@ -41,10 +60,11 @@ class _Look:
     """Seconds, over what PLAIN would have taken for the same tokens."""
 
     def add(self, step: StepReading, plain: float, speculative: float) -> None:
+        requests = step.batch_size - step.left_out
         self.steps += 1
-        self.tokens += step.tokens
-        self.requests += step.batch_size
-        self.smallest = min(self.smallest, step.batch_size)
+        self.tokens += step.tokens - step.left_out_tokens
+        self.requests += requests
+        self.smallest = min(self.smallest, requests or inf)
         self.lost += speculative - plain * step.tokens / step.batch_size
 
 
@@ -68,6 +88,8 @@ class Probes:
         """Seconds that probes may still cost."""
         self._wished: _Cost | None = None
         """At worst, of the probe wished for and not come yet."""
+        self._not_counted = 0
+        """Turns since what was missed was counted last, in which it would have decided."""
         self._may_cost = 0.0
         """Up to which the one not come yet is still wished for."""
         self._looked = _Look()
@@ -77,6 +99,11 @@ class Probes:
     @property
     def running(self) -> bool:
         return self._running
+
+    @property
+    def sampled(self) -> int | None:
+        """How many requests the probe wished for is to catch up, None for all or where none is wished for."""
+        return None if self._wished is None else self._wished.sampled
 
     @property
     def has_begun_stay(self) -> bool:
@@ -137,7 +164,7 @@ class Probes:
 
     # What is asked
 
-    def consider(self, outlook: Outlook, missed: Callable[[], int], trust: float, overlooked: float) -> bool:
+    def consider(self, outlook: Outlook, missed: Callable[[], Missed], trust: float, overlooked: float) -> bool:
         """Wish for a probe if it is worth looking by expectation and can be paid; returns whether one is wished for.
 
         Doubt has grown evenly while the other mode was not seen, so half of that time's conceivable gain, times the
@@ -146,17 +173,21 @@ class Probes:
 
         Args:
             outlook: for the batch at hand.
-            missed: counts the tokens to catch up.
+            missed: counts the tokens to catch up, of all requests and of each.
             trust: that the other mode is what it was.
             overlooked: seconds that it would have saved if it had been all that it may be.
         """
         if self._wished is not None:
-            worst = self._worst_cost(outlook, missed())
+            worst = self._worst_cost_of(outlook, missed(), self._wished.sampled)
             still = worst.total <= self._may_cost or outlook.other_over_here >= 1.0
             self._wished = worst if still else None
             return still
-        if self._payable(outlook, 0, trust, overlooked) is None:  # whatever was missed, which takes counting
+        if self._payable(outlook, _NOTHING, trust, overlooked) is None:  # whatever was missed, which takes counting
             return False
+        self._not_counted += 1
+        if self._not_counted < _COUNTED_EVERY:
+            return False
+        self._not_counted = 0
         self._wished = self._payable(outlook, missed(), trust, overlooked)
         if self._wished is None:
             return False
@@ -166,55 +197,88 @@ class Probes:
     def has_seen_enough(self) -> bool:
         """Whether the probe has found less than chance explains, were the accept length that of the break-even."""
         look = self._looked
-        if look.steps < self._settings.least_look_steps:
+        if look.steps < self._settings.least_look_steps or not look.requests:
             return False
         return self.break_even - look.tokens / look.requests > self._chance(look.smallest, look.steps)
 
+    def has_seen_enough_of(self, look: SampleLook) -> bool:
+        """Whether chance does not explain how far the sample's accept length lies from the break-even, above or below.
+
+        By how the requests differ from each other, so that it does not matter how alike the steps of one are.
+        """
+        size = len(look.accept_lengths)
+        if look.steps < self._settings.least_look_steps or size < 2:
+            return False
+        error = sqrt(variance(look.accept_lengths) / size)
+        few = 1.0 + 1.25 / (size - 1)  # as Student's t does, for what is not known of the variance
+        return abs(fmean(look.accept_lengths) - self.break_even) > self._settings.certainty * few * error
+
     # Costs
 
-    def _payable(self, outlook: Outlook, missed: int, trust: float, overlooked: float) -> _Cost | None:
+    def _payable(self, outlook: Outlook, missed: Missed, trust: float, overlooked: float) -> _Cost | None:
         worst = self._worst_cost(outlook, missed)
         if worst.total >= self._savings:
             return None
         # the step time of PLAIN does not change with the traffic, so that looks at it are for when nothing is lost
-        usual = self._cost(outlook, missed, outlook.accept) if outlook.mode is Mode.PLAIN else worst
+        usual = worst
+        if outlook.mode is Mode.PLAIN:
+            usual = self._cost(outlook, missed, outlook.accept, worst.sampled)
         return worst if trust * usual.total <= 0.5 * (1.0 - trust) * overlooked else None
 
-    def _worst_cost(self, outlook: Outlook, missed: int) -> _Cost:
+    def _worst_cost(self, outlook: Outlook, missed: Missed) -> _Cost:
+        """Of the whole batch, or of a sample if that is usually less than half of it."""
+        return self._worst_cost_of(outlook, missed, self._sample_size(outlook, missed))
+
+    def _sample_size(self, outlook: Outlook, missed: Missed) -> int | None:
+        if outlook.mode is not Mode.PLAIN:
+            return None
+        costs = [
+            (self._cost(outlook, missed, outlook.accept, size).total, size)
+            for size in self._settings.sample_sizes
+            if 2 * size <= len(missed.by_each)
+        ]
+        least, size = min(costs, default=(inf, None))
+        return size if 2.0 * least < self._cost(outlook, missed, outlook.accept).total else None
+
+    def _worst_cost_of(self, outlook: Outlook, missed: Missed, sampled: int | None) -> _Cost:
         """Of the accept lengths that there may be: of 1, at which every request still gets the token that it would have
         got from a plain step, or of the lowest one that takes a dwell to tell from the break-even."""
-        lowest = self._cost(outlook, missed, 1.0)
+        lowest = self._cost(outlook, missed, 1.0, sampled)
         if outlook.mode is not Mode.PLAIN:
             return lowest
-        margin = self._chance(outlook.size, self._settings.dwell_steps)
-        return max(lowest, self._cost(outlook, missed, max(1.0, self.break_even - margin)))
+        margin = self._chance(sampled or outlook.size, self._settings.dwell_steps)
+        return max(lowest, self._cost(outlook, missed, max(1.0, self.break_even - margin), sampled))
 
-    def _cost(self, outlook: Outlook, missed: int, accept: float) -> _Cost:
+    def _cost(self, outlook: Outlook, missed: Missed, accept: float, sampled: int | None = None) -> _Cost:
         """What a probe loses with an accept length of ``accept``, both switches included.
 
-        In PLAIN, for a dwell, a step may take as much longer than predicted as a doubted one may take less.
+        In PLAIN, for a dwell, a step may take as much longer than predicted as a doubted one may take less.  Requests
+        left out of a sample are taken to get no draft token accepted.
         """
         if outlook.mode is Mode.PLAIN:
-            lost = self._look_steps(outlook.size, accept) * (outlook.speculative - accept * outlook.plain)
+            share = 1.0 if sampled is None else sampled / outlook.size
+            put_out = 1.0 + (accept - 1.0) * share
+            lost = self._look_steps(outlook.size, accept, sampled) * (outlook.speculative - put_out * outlook.plain)
         else:
             step = outlook.plain * (1.0 + self._settings.step_time_doubt) - outlook.speculative / outlook.accept
             lost = self._settings.dwell_steps * step
-        return _Cost(max(0.0, lost), self._switching.there_and_back(missed))
+        return _Cost(max(0.0, lost), self._switching.there_and_back(missed.by(sampled)), sampled)
 
     def _usual_cost(self, outlook: Outlook) -> float:
         """What a probe of speculation will cost after a stay of four dwells in PLAIN."""
         steps = self._settings.dwell_steps
         return steps * outlook.speculative + self._switching.there_and_back(4 * steps * outlook.size)
 
-    def _look_steps(self, size: int, accept: float) -> float:
+    def _look_steps(self, size: int, accept: float, sampled: int | None = None) -> float:
         """Verify steps of a probe that finds the accept length to be ``accept``."""
         settings = self._settings
         short = self.break_even - accept
         if short <= 0.0:
             return settings.dwell_steps + _IN_FLIGHT
-        looks = (self._chance(size, 1) / short) ** 2
-        needed = settings.least_look_steps if looks <= 1.0 else looks * settings.alike_steps
-        return min(needed, settings.dwell_steps) + _IN_FLIGHT
+        looks = (self._chance(sampled or size, 1) / short) ** 2
+        if sampled is None:
+            looks *= settings.alike_steps if looks > 1.0 else 0.0
+        return min(max(looks, settings.least_look_steps), settings.dwell_steps) + _IN_FLIGHT
 
     def _chance(self, size: float, steps: int) -> float:
         """How far a mean over so many verify steps of ``size`` requests may lie below the break-even by chance.

@@ -35,6 +35,8 @@ class GoodputSettings:
     """For how many probes that may be saved up."""
     least_look_steps: int = 3
     """Verify steps after which a probe may end."""
+    sample_sizes: tuple[int, ...] = (8, 16, 32)
+    """Requests that a probe may look at without the others."""
     alike_steps: float = 12.0
     """Verify steps of a request that are taken to say no more than one, since easy and hard passages are longer."""
     certainty: float = 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specswitch.config import OperatingMode
-from specswitch.policy.base import Policy, Wish, boundaries_of
+from specswitch.policy.base import CATCH_UP_ALL, Policy, Wish, boundaries_of
 from specswitch.signals import LoadSample
 
 
@@ -42,4 +42,6 @@ class Steered:
     def __call__(self, sample: LoadSample) -> Wish | None:
         wish = self.auto(sample)
         pin = self._pins.get(self._steering.mode)
-        return wish if pin is None else pin(sample)
+        if pin is None:
+            return wish
+        return pin(sample) if sample.look is None else CATCH_UP_ALL

@@ -7,8 +7,10 @@ serves for all and a replay costs little; what differs is where each started and
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nlargest
+from math import inf
 from random import Random
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ from specswitch.engine.base import (
 )
 from specswitch.profile import Profile
 from specswitch.replay.load import Load, Request
-from specswitch.signals import KnownTokens, LoadSample, LocalReadings, Mode, StepReading
+from specswitch.signals import LoadSample, LocalReadings, Mode, SampleLook, StepReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,13 @@ class SimulatedServer:
         self._draining = False
         self._in_flight = False
         self._return_asked = False
+        self._sampled: int | None = None
+        """How many requests the return asked for is to catch up; None: all."""
+        self._look_began = -inf
+        """Plain steps served when a return last left requests out; those covered since then are in the sample."""
+        self._shown: list[float] = []
+        """What each request of the sample has put out since that return."""
+        self._look_steps = 0
         self._undisturbed = False
         self._readings: list[StepReading] = []
         self.steps = {Mode.SPECULATIVE: 0, Mode.PLAIN: 0}
@@ -128,8 +137,9 @@ class SimulatedServer:
             decode_step=decode_step,
             steps_in_mode=steps_in_mode,
             accept_length=tokens / requests if requests else None,
-            batch=KnownTokens(round(self.context_tokens), round(self.missed_tokens)),
+            batch=self,
             local=LocalReadings(steps=readings),
+            look=self._look(),
         )
 
     def batch_version(self) -> int:
@@ -148,10 +158,12 @@ class SimulatedServer:
         self.mode = Mode.PLAIN
         self._draining = False
         self._undisturbed = False
+        self._end_look()
         return PlainEntry(len(self._running), 0)
 
-    def request_return(self, draft_kv: DraftKV) -> None:
+    def request_return(self, draft_kv: DraftKV, sampled: int | None = None) -> None:
         self._return_asked = True
+        self._sampled = sampled
 
     def cancel_return(self) -> bool:
         self._return_asked = False
@@ -172,14 +184,18 @@ class SimulatedServer:
         return len(self._running)
 
     @property
-    def context_tokens(self) -> float:
+    def context_tokens(self) -> int:
         """KV tokens of the running requests."""
-        return self._prompt_less_start + len(self._running) * self._progress
+        return round(self._prompt_less_start + len(self._running) * self._progress)
 
     @property
-    def missed_tokens(self) -> float:
+    def missed_tokens(self) -> int:
         """Of these, those that the draft has not seen."""
-        return len(self._running) * self._plain_steps - self._sum_covered_to
+        return round(len(self._running) * self._plain_steps - self._sum_covered_to)
+
+    @property
+    def missed_by_each(self) -> Sequence[int]:
+        return sorted(round(self._plain_steps - self._covered_to(running)) for running in self._running)
 
     def run(self) -> None:
         """Turn after turn, until the load ends."""
@@ -245,19 +261,67 @@ class SimulatedServer:
         self._return_asked = False
         requests = len(self._running)
         missed = self.missed_tokens
+        if self._sampled is not None and self._sampled < requests:
+            missed = self._catch_up_sample(self._sampled)
+            self.mode, self._undisturbed = Mode.SPECULATIVE, False
+        else:
+            self.switch_at_no_cost(Mode.SPECULATIVE)
         if requests:
             self._pass(self._cost.to_speculative(missed))
-        self.switch_at_no_cost(Mode.SPECULATIVE)
         self._advance(1.0)
         assert self._listener is not None
         self._listener.on_returned(SpeculativeEntry(requests, round(missed)))
 
+    def _covered_to(self, running: _Running) -> float:
+        return max(running.covered_to, self._all_covered_to)
+
+    def _catch_up_sample(self, requests: int) -> int:
+        """Those that have missed least; returns the tokens that they had missed."""
+        self._look_began, self._look_steps = self._plain_steps, 0
+        self._shown = [0.0] * requests
+        sample = nlargest(requests, range(len(self._running)), key=lambda at: self._covered_to(self._running[at]))
+        return round(self._cover(sample))
+
+    def _left_out(self) -> int:
+        if self.mode is not Mode.SPECULATIVE or self._look_began == -inf:
+            return 0
+        return sum(self._covered_to(running) < self._look_began for running in self._running)
+
+    def _look(self) -> SampleLook | None:
+        left_out = self._left_out()
+        if not left_out:
+            return None
+        steps = self._look_steps
+        lengths = [tokens / steps for tokens in self._shown[: len(self._running) - left_out]] if steps else []
+        return SampleLook(left_out, steps, lengths)
+
+    def _end_look(self) -> None:
+        """Who was in the sample has seen all up to here; what the others put out meanwhile they have missed, too."""
+        if self._look_began > -inf:
+            self._cover([at for at, one in enumerate(self._running) if self._covered_to(one) >= self._look_began])
+            self._look_began = -inf
+
+    def _cover(self, places: Sequence[int]) -> float:
+        """Let the draft have seen all of these requests; returns the tokens that it had not."""
+        missed = 0.0
+        for at in places:
+            running = self._running[at]
+            missed += self._plain_steps - self._covered_to(running)
+            self._running[at] = running._replace(covered_to=self._plain_steps)  # by which the heap does not order
+        self._sum_covered_to += missed
+        return missed
+
     def _decode(self) -> None:
         size, context, mode = len(self._running), self.context_tokens, self.mode
+        left_out = self._left_out()
         if mode is Mode.PLAIN:
             seconds, advance = self.plain.seconds(size, context), 1.0
         else:
-            seconds, advance = self.speculative.seconds(size, context), self._accepted(size)
+            seconds, advance = self.speculative.seconds(size, context), 1.0
+            if not left_out:
+                advance = self._accepted(size)
+            elif left_out < size:  # whose draft is taken to guess nothing
+                advance += (self._accepted_by_sample() - 1.0) * (size - left_out) / size
         noise = self._noise
         if noise.step_time:
             seconds *= self._random.lognormvariate(0.0, noise.step_time)
@@ -266,11 +330,14 @@ class SimulatedServer:
         self._pass(seconds)
         if mode is Mode.PLAIN:
             self._plain_steps += 1.0
+        elif left_out:
+            self._plain_steps += advance
         tokens = round(self._advance(advance))
-        if mode is Mode.SPECULATIVE:
-            self._count_accepted(tokens, size)
+        if mode is Mode.SPECULATIVE and left_out < size:
+            self._count_accepted(tokens - left_out, size - left_out)
         self._in_flight = bool(self._running)
-        self._readings.append(StepReading(mode, size, round(context), tokens, seconds if self._undisturbed else None))
+        time = seconds if self._undisturbed else None
+        self._readings.append(StepReading(mode, size, context, tokens, time, left_out, left_out))
         self._undisturbed = True
         assert self._listener is not None
         self.steps[mode] += 1
@@ -287,6 +354,13 @@ class SimulatedServer:
             return 1.0 + sum(self._random.random() < chance for _ in draws) / size
         spread = (drafts * chance * (1.0 - chance) / size) ** 0.5
         return 1.0 + min(max(self._random.gauss(drafts * chance, spread), 0.0), drafts)
+
+    def _accepted_by_sample(self) -> float:
+        """The same while only the sample shows what the draft can do; told apart."""
+        accepted = [self._accepted(1) for _ in self._shown]
+        self._shown = [before + more for before, more in zip(self._shown, accepted, strict=True)]
+        self._look_steps += 1
+        return sum(accepted) / len(accepted)
 
     def _count_accepted(self, tokens: float, requests: int) -> None:
         keep = 1.0 - 1.0 / 64

@@ -49,23 +49,29 @@ def server_and_budget(request: pytest.FixtureRequest) -> Iterator[tuple[InProces
 
 
 class _Wanderer:
-    """Wishes for the other mode now and then."""
+    """Wishes for the other mode now and then, sometimes for a look at a few requests alone."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._wanted = Mode.SPECULATIVE
+        self._sampled: int | None = None
+        self.left_out = 0
+        """Requests that a look had left out, summed over the turns."""
 
     def __call__(self, sample: LoadSample) -> Wish:
         if self._dice.random() < 0.12:
             self._wanted = Mode.PLAIN if self._wanted is Mode.SPECULATIVE else Mode.SPECULATIVE
-        return Wish(self._wanted, "a throw of the dice")
+            self._sampled = self._dice.choice([None, 1, 2])
+        if sample.look is not None:
+            self.left_out += sample.look.left_out
+        return Wish(self._wanted, "a throw of the dice", sampled=self._sampled)
 
 
 def test_gaps_are_the_truth_through_random_interleavings(server_and_budget: tuple[InProcessScheduler, int]) -> None:
     server, budget = server_and_budget
     dice = random.Random(1)
     switch = server.scheduler.specswitch
-    switch.policy = _Wanderer(dice)
+    switch.policy = wanderer = _Wanderer(dice)
     vocab_size = server.scheduler.model_config.vocab_size
     prompts: dict[str, list[int]] = {}
     checker = GapChecker(server, prompts)
@@ -86,6 +92,7 @@ def test_gaps_are_the_truth_through_random_interleavings(server_and_budget: tupl
     stats = switch.engine.draft_stats
     assert checker.seen > 200
     assert checker.unseen > 40
+    assert wanderer.left_out > 10
     assert switch.status()["transitions"] > 8
     if server.scheduler.page_size == 1:  # larger pages of one answer are seldom shared so soon
         assert stats.prefix_tokens_filled > 0, "no prefix decoded in PLAIN was reused"

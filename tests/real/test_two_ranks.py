@@ -166,7 +166,7 @@ class _CountingEngine:
 
         return PlainEntry(self.size, 0)
 
-    def request_return(self, draft_kv: str) -> None:
+    def request_return(self, draft_kv: str, sampled: int | None = None) -> None:
         self._return_asked = True
 
     def cancel_return(self) -> bool:

@@ -20,7 +20,7 @@ def test_the_first_steps_after_a_return_are_told_from_all_others() -> None:
     reentry.steps(10, tokens=6)
     reentry.left()
     reentry.covered(40)
-    assert reentry.caught_up(8, skipped=5, not_worth_it=1) == 53
+    assert reentry.caught_up(8, skipped=5, not_worth_it=1, left_out=0) == 53
     reentry.returned(2)
     reentry.steps(FIRST_STEPS - 1, tokens=3)
     assert not reentry.records
@@ -40,7 +40,7 @@ def test_what_is_told_after_the_return_counts_as_well() -> None:
     reentry = Told()
     reentry.left()
     reentry.returned(2)
-    reentry.caught_up(8, skipped=0, not_worth_it=0)
+    reentry.caught_up(8, skipped=0, not_worth_it=0, left_out=0)
     reentry.steps(FIRST_STEPS, tokens=4)
     assert (reentry.records[0].requests, reentry.records[0].tokens_caught_up) == (2, 8)
 
@@ -49,7 +49,7 @@ def test_plain_is_entered_before_the_steps_are_over() -> None:
     reentry = Told()
     for tokens in (4, 2):
         reentry.left()
-        reentry.caught_up(tokens, skipped=0, not_worth_it=0)
+        reentry.caught_up(tokens, skipped=0, not_worth_it=0, left_out=0)
         reentry.returned(2)
         reentry.steps(5, tokens)
     reentry.left()

@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 import pytest
 from pytest_mock import MockerFixture
 
-from specswitch.config import SwitchConfig
+from specswitch.config import OperatingMode, SwitchConfig
 from specswitch.engine.base import Engine, PlainEntry, SpeculativeEntry
 from specswitch.machine import Transition
 from specswitch.policy import Steering, Wish, around, steered
 from specswitch.records import StepCounts
-from specswitch.signals import LoadSample, Mode
+from specswitch.signals import LoadSample, Mode, SampleLook
 from specswitch.switch import Switch
 
 TO_PLAIN, TO_SPECULATIVE = Wish(Mode.PLAIN, "busy"), Wish(Mode.SPECULATIVE, "idle")
@@ -81,7 +81,7 @@ def test_a_return_is_complete_when_the_engine_says_so(bench: Bench) -> None:
 
     assert bench.turn(TO_SPECULATIVE) is Mode.PLAIN
     bench.turn(TO_SPECULATIVE)
-    bench.engine.request_return.assert_called_once_with("catch-up")
+    bench.engine.request_return.assert_called_once_with("catch-up", None)
 
     bench.switch.on_returned(SpeculativeEntry(requests=3, tokens_caught_up=40))
     assert bench.switch.machine.mode is Mode.SPECULATIVE
@@ -96,6 +96,35 @@ def test_a_return_is_given_up_when_the_load_rises_again(bench: Bench) -> None:
     bench.engine.cancel_return.assert_called_once_with()
     bench.turn(TO_SPECULATIVE)
     assert bench.engine.request_return.call_count == 2
+
+
+def test_a_return_of_a_sample_gives_way_to_one_of_all(bench: Bench) -> None:
+    bench.turn(TO_PLAIN)
+    bench.turn(TO_SPECULATIVE._replace(sampled=8))
+    bench.turn(TO_SPECULATIVE._replace(sampled=8))
+    bench.engine.request_return.assert_called_once_with("catch-up", 8)
+
+    bench.turn(TO_SPECULATIVE)
+    bench.engine.cancel_return.assert_called_once_with()
+    assert bench.engine.request_return.call_args.args == ("catch-up", None)
+
+
+@pytest.mark.parametrize("pinned", ["speculative", "observe"])
+def test_a_pin_ends_a_look_at_a_sample(mocker: MockerFixture, pinned: OperatingMode) -> None:
+    """Those left out would else speculate without a draft of theirs for as long as they run."""
+    config, steering = SwitchConfig(), Steering("auto")
+    bench, left_out = Bench(mocker), SampleLook(56, 3, [1.0, 1.2])
+    bench.switch = Switch(bench.engine, steered(config, steering), config, bench.observer, steering=steering)
+    bench.engine.sample.side_effect = lambda mode, step, in_mode: LoadSample(
+        mode, 3, 1, step, in_mode, 2.5, look=left_out if mode is Mode.SPECULATIVE else None
+    )
+    bench.turn(None)
+    assert bench.switch.machine.mode is Mode.SPECULATIVE
+    bench.switch.pin(pinned)
+    bench.turn(None)
+    assert bench.switch.machine.mode is Mode.PLAIN
+    bench.turn(None)
+    bench.engine.request_return.assert_called_once_with("catch-up", None)
 
 
 def test_a_return_that_is_past_giving_up_still_completes(bench: Bench) -> None:
