@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, sqrt
-from statistics import fmean, variance
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from specswitch.costs import SwitchCost, break_even_accept_length
@@ -56,15 +56,19 @@ class _Look:
     """Verified, over all steps."""
     smallest: float = inf
     """Of the batches."""
+    means: list[float] = field(default_factory=list)
+    """Accept length of each step."""
     lost: float = 0.0
     """Seconds, over what PLAIN would have taken for the same tokens."""
 
     def add(self, step: StepReading, plain: float, speculative: float) -> None:
-        requests = step.batch_size - step.left_out
+        requests, tokens = step.batch_size - step.left_out, step.tokens - step.left_out_tokens
         self.steps += 1
-        self.tokens += step.tokens - step.left_out_tokens
+        self.tokens += tokens
         self.requests += requests
-        self.smallest = min(self.smallest, requests or inf)
+        if requests:
+            self.smallest = min(self.smallest, requests)
+            self.means.append(tokens / requests)
         self.lost += speculative - plain * step.tokens / step.batch_size
 
 
@@ -204,14 +208,14 @@ class Probes:
     def has_seen_enough_of(self, look: SampleLook) -> bool:
         """Whether chance does not explain how far the sample's accept length lies from the break-even, above or below.
 
-        By how the requests differ from each other, so that it does not matter how alike the steps of one are.
+        By how the requests differ from each other, so that it does not matter how alike the steps of one are, and by
+        how the steps do, for what requests have in common.
         """
-        size = len(look.accept_lengths)
-        if look.steps < self._settings.least_look_steps or size < 2:
+        by_request, by_step = look.accept_lengths, self._looked.means
+        if min(look.steps, len(by_step)) < self._settings.least_look_steps or len(by_request) < 2:
             return False
-        error = sqrt(variance(look.accept_lengths) / size)
-        few = 1.0 + 1.25 / (size - 1)  # as Student's t does, for what is not known of the variance
-        return abs(fmean(look.accept_lengths) - self.break_even) > self._settings.certainty * few * error
+        error = max(_standard_error(by_request), _standard_error(by_step))
+        return abs(fmean(by_request) - self.break_even) > self._settings.certainty * error
 
     # Costs
 
@@ -289,3 +293,9 @@ class Probes:
         variance = max(0.0, (mean - 1.0) * (self._longest_accept - mean))
         looks = size * max(1.0, steps / settings.alike_steps)
         return settings.certainty * float((variance / looks) ** 0.5)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """Of their mean; a little more for how few they are, as two of Student's t are more than two of the normal law."""
+    few = 1.0 + 1.25 / (len(values) - 1)
+    return few * stdev(values) / sqrt(len(values))

@@ -15,6 +15,7 @@ import torch
 from specswitch.engine import v2_compat
 from specswitch.engine.draft_gap import gap_of
 from specswitch.engine.hooks import InstanceHooks
+from specswitch.engine.look import is_left_out
 
 _TOLERANCE = 2e-3
 _UNWRITTEN = 54321.0
@@ -103,6 +104,8 @@ class GapChecker:
         self._server = server
         self._prompts = prompts
         self._left_out: set[tuple[int, ...]] = set()
+        self._verified: set[tuple[int, ...]] = set()
+        """Up to these tokens, requests were verified that a look had left out: their gaps stay open all the same."""
         self._finished: set[str] = set()
         self.seen = 0
         """Tokens found to be seen, as tracked."""
@@ -122,6 +125,10 @@ class GapChecker:
         if last is not None and last.forward_mode.is_decode() and last.spec_algorithm.is_none():
             for keys in draft_pool(scheduler).k_buffer:
                 keys[last.out_cache_loc] = _UNWRITTEN
+        for req in filter(is_left_out, scheduler.running_batch.reqs):
+            tokens = [*req.origin_input_ids, *req.output_ids]
+            for more in range(scheduler.server_args.speculative_num_draft_tokens + 2):
+                self._verified.add(tuple(tokens[: len(tokens) - more]))
         for rid, output in self._server.outputs().items():
             if output.finished and rid not in self._finished and rid in self._prompts:
                 self._finished.add(rid)
@@ -146,7 +153,8 @@ class GapChecker:
             if index < tracked - 1:
                 assert is_seen, f"{req.rid}: token {index} counts as seen ({gap=}, {length} tokens), but is not"
                 self.seen += 1
-            elif index > tracked:  # at the gap itself, what a split catch-up ended with may stand
+            elif index > tracked and tuple(tokens[: index + 1]) not in self._verified:
+                # at the gap itself, what a split catch-up ended with may stand
                 assert not is_seen, f"{req.rid}: token {index} counts as unseen ({gap=}), but was written"
                 self.unseen += 1
 

@@ -48,7 +48,7 @@ class _Course:
 @pytest.mark.parametrize("case", draft_kv_cases(), ids=str)
 def test_the_others_wait_for_the_return_of_all(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--specswitch-log-format", "json", "--specswitch-max-pause-ms", "1000"]
-    requests = [Request(f"r{index}", [1, 40 + index, 7, 9, 60 + index], 160) for index in range(REQUESTS)]
+    requests = [Request(f"r{index}", [1, 40 + index, 7, 9, 60 + index], 240) for index in range(REQUESTS)]
     with open_switched(**case.options, flags=flags, max_total_tokens=4096, max_running_requests=8) as server:
         switch = server.scheduler.specswitch
         switch.policy = course = _Course(server)

@@ -442,7 +442,7 @@ class TestLooksAtASample:
         assert wish.sampled == 8
         lengths = [accept - apart / 2, accept + apart / 2] * 4
         local = LocalReadings(steps=(StepReading(SPECULATIVE, 64, 0, 56 + round(8 * accept), 0.012, 56, 56),))
-        for steps in range(1, 5):
+        for steps in range(1, 6):
             look = SampleLook(56, steps, lengths)
             wish = policy(LoadSample(SPECULATIVE, 64, 0, step + steps, steps, None, local=local, look=look))
             assert wish is not None
