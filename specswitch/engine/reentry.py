@@ -28,8 +28,6 @@ class ReentryRecord:
     """Tokens left without draft KV."""
     requests_not_worth_it: int
     """Requests that were not caught up because they had few tokens left to generate."""
-    requests_left_out: int
-    """Requests that were to be caught up later, if this look at a sample of them finds it to be worth it."""
     verify_steps: int
     """Verify steps that ``accept_length`` covers: fewer than :data:`FIRST_STEPS` if PLAIN was entered before."""
     accept_length: float | None
@@ -38,6 +36,8 @@ class ReentryRecord:
     """The same over all other verify steps since start, None without any."""
     longest_wait_ms: float
     """The longest that its requests waited for a token on the way back, where no prefill came in between."""
+    requests_left_out: int = 0
+    """Requests that were to be caught up later, if this look at a sample of them finds it to be worth it."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -115,11 +115,11 @@ class Reentry:
             tokens_caught_up=self._caught_up,
             tokens_skipped=self._skipped,
             requests_not_worth_it=self._not_worth_it,
-            requests_left_out=self._left_out,
             verify_steps=steps,
             accept_length=length,
             long_run_accept_length=self._long_run,
             longest_wait_ms=round(self._wait.longest_ms, 3),
+            requests_left_out=self._left_out,
         )
         self._tokens = self._request_steps = 0
         self.report(self.latest)

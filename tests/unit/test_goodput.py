@@ -58,7 +58,7 @@ class Server:
             self.step,
             self.step - self.entered_at,
             None,
-            batch=KnownTokens(context, self.missed, [self.missed // size] * size),
+            batch=KnownTokens(context, self.missed, [self.missed // max(size, 1)] * size),
             local=LocalReadings(steps=self.readings),
             look=self.look(size, accept),
         )

@@ -70,7 +70,7 @@ ENTERED_SHOWN = {
 }
 
 REENTERED = ReentryRecord(
-    3, 120, 7, 1, 0, verify_steps=32, accept_length=2.12345, long_run_accept_length=None, longest_wait_ms=41.5
+    3, 120, 7, 1, verify_steps=32, accept_length=2.12345, long_run_accept_length=None, longest_wait_ms=41.5
 )
 
 
@@ -122,11 +122,11 @@ class TestJsonEvents:
             "tokens_caught_up": 120,
             "tokens_skipped": 7,
             "requests_not_worth_it": 1,
-            "requests_left_out": 0,
             "verify_steps": 32,
             "accept_length": 2.123,
             "long_run_accept_length": None,
             "longest_wait_ms": 41.5,
+            "requests_left_out": 0,
         }
 
     def test_recommendation(self, capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,10 @@ def test_an_answer_holds_for_the_same_batch_up_to_the_next_boundary(
     boundaries = boundaries_of(policy)
     assert boundaries is not None
     later = later._replace(
-        mode=seen.mode, decode_batch_size=seen.decode_batch_size, sampling_features=seen.sampling_features
+        mode=seen.mode,
+        decode_batch_size=seen.decode_batch_size,
+        sampling_features=seen.sampling_features,
+        look=seen.look,
     )
     assume(not any(seen.steps_in_mode < steps <= later.steps_in_mode for steps in boundaries))
     assume(seen.steps_in_mode <= later.steps_in_mode)

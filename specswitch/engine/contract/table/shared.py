@@ -56,6 +56,7 @@ _REGISTER = "register the hooks of the plugin"
 _START = "check the contract before the model loads"
 _FEATURES = "see which sampling features a request uses"
 _CENSUS = "count the requests of the next decode batch"
+_LOOK = "count what each request of a sample puts out"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"
 
 PLUGIN = Need(
@@ -250,6 +251,11 @@ CENSUS = Need(
     ),
 )
 
+LOOK = Need(
+    "specswitch.engine.look",
+    (REQ.method("finished", _CALL, _LOOK), *REQ.attributes(_READ, _LOOK, "rid", "output_ids")),
+)
+
 RETURN_ROOM = Need(
     "specswitch.engine.return_room",
     (
@@ -403,6 +409,7 @@ SHARED = (
     KV,
     COMMON,
     CENSUS,
+    LOOK,
     RETURN_ROOM,
     PREFIX_SLOTS,
     FEATURES,
