@@ -34,9 +34,10 @@ class StepReading(NamedTuple):
     seconds: float | None = None
     """Wall-clock seconds from the previous decode result to this one, or None where something else (a prefill,
     a switch, an idle turn) came between."""
-    left_out: int = 0
-    """Of the requests, those that a return left out: they do not show how well the draft guesses."""
-    left_out_tokens: int = 0
+    uncounted: int = 0
+    """Of the requests, those that do not show how well the draft guesses: left out by a return, in such a look just
+    joined, or ended."""
+    uncounted_tokens: int = 0
     """Of the tokens, theirs."""
 
 
@@ -82,11 +83,13 @@ class SampleLook(NamedTuple):
     """A stay in SPECULATIVE for which a return has caught up a sample of the requests and left the others out."""
 
     left_out: int
-    """Of the requests in the decode batch."""
+    """Requests that have not ended and are to be caught up later."""
+    sampled: int
+    """Requests of the sample that have not ended."""
     steps: int
-    """Verify steps since the return."""
+    """Verify steps that the accept lengths cover."""
     accept_lengths: Sequence[float]
-    """Of each request of the sample that still runs, over these steps; empty before the first."""
+    """Of each request of the sample that has been in all of these steps; empty before the first."""
 
 
 class LoadSample(NamedTuple):

@@ -130,6 +130,8 @@ class Switch:
         with suppress(Exception):
             self._observer.fault(error, doing)
         with suppress(Exception):
+            self.engine.end_look()
+        with suppress(Exception):
             if self.machine.mode is Mode.DRAINING:
                 self.engine.cancel_drain()
                 self._take(self.machine.cancel_drain, Transition.CANCEL_DRAIN, "a fault ended the switching")
@@ -225,6 +227,8 @@ class Switch:
     def _observe(self) -> None:
         self._sample = self.engine.sample(self._recommended, self._decode_steps, self._decode_steps - self._since)
         wish = self.policy(self._sample)
+        if self._sample.look is not None:
+            return  # which the next turn ends
         if wish is not None and wish.mode is not self._recommended:
             self._recommended = wish.mode
             self._since = self._decode_steps

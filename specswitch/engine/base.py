@@ -135,6 +135,9 @@ class Engine(Protocol):
         need it), and the pool must have room for the speculative reserve of every request.
         """
 
+    def end_look(self) -> None:
+        """From now on nobody counts as left out, be it because PLAIN is entered or because no switch will come."""
+
     def cancel_return(self) -> bool:
         """Forget ``request_return``; False if the batch has been rebuilt already: then ``on_returned`` follows."""
 

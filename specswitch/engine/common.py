@@ -16,7 +16,7 @@ from specswitch.config import SwitchConfig
 from specswitch.engine.base import DraftKV, TurnListener
 from specswitch.engine.beside import CatchUpBeside
 from specswitch.engine.census import Census
-from specswitch.engine.draft_kv import is_worth, missing_tokens
+from specswitch.engine.draft_kv import can_show, missing_tokens
 from specswitch.engine.hooks import InstanceHooks, swapped
 from specswitch.engine.look import Look
 from specswitch.engine.readings import StepReadings
@@ -94,7 +94,7 @@ class CommonEngine(CatchUpBeside):
     def missed_by_each(self) -> Sequence[int]:
         if not (self._plain and self._has_draft_kv):
             return ()
-        return sorted(missing_tokens(req) for req in self._census.unfinished() if is_worth(req))
+        return [missing_tokens(req) for req in self._able_to_show()]
 
     def start_drain(self) -> None:
         self._draining = True
@@ -113,17 +113,22 @@ class CommonEngine(CatchUpBeside):
         if self._plain:
             self._return_asked = None
             self._wait.end()
-            self._end_look()
+            self.end_look()
         return self._plain
 
     def _look_at(self, sampled: int) -> Look | None:
-        """At so many requests, those that have missed least; None where that leaves nobody out."""
-        reqs = sorted(filter(is_worth, self._census.unfinished()), key=missing_tokens)
-        left_out = reqs[sampled:]
-        return Look(reqs[:sampled], left_out) if left_out else None
+        """At so many requests, those that have missed least; None where all that are worth it are no more than that."""
+        able = self._able_to_show()
+        if len(able) <= sampled:
+            return None
+        sample = able[:sampled]
+        return Look(sample, [req for req in self._census.unfinished() if req not in sample])
 
-    def _end_look(self) -> None:
-        """Whom it has left out is to be caught up like anybody else."""
+    def _able_to_show(self) -> list[Any]:
+        """Who can be brought back and has enough to generate for a look, those first that have missed least."""
+        return sorted(filter(can_show, self._census.unfinished()), key=missing_tokens)
+
+    def end_look(self) -> None:
         if self._look is not None:
             self._look.end()
             self._look = None
@@ -133,7 +138,7 @@ class CommonEngine(CatchUpBeside):
             return None
         shown = self._look.shown
         if shown is None:
-            self._end_look()
+            self.end_look()
         return shown
 
     # Counting
@@ -141,18 +146,18 @@ class CommonEngine(CatchUpBeside):
     def _count_step(self, batch: Any, result: Any) -> None:
         size = len(batch.reqs)
         mode, tokens = _PLAIN, size
-        left_out = left_out_tokens = 0
+        uncounted = uncounted_tokens = 0
         if batch.spec_algorithm is not self._none:
             mode, tokens = _SPECULATIVE, result.num_correct_drafts + size
             if self._look is not None:
                 requests, shown = self._look.verified(batch.reqs)
-                left_out, left_out_tokens = size - requests, tokens - shown
-            self._accept.add(tokens - left_out_tokens, size - left_out)
-            self._reentry.verified(tokens - left_out_tokens, size - left_out)
+                uncounted, uncounted_tokens = size - requests, tokens - shown
+            self._accept.add(tokens - uncounted_tokens, size - uncounted)
+            self._reentry.verified(tokens - uncounted_tokens, size - uncounted)
         elif self._return_asked is not None:
             self._has_next_token()
         if self._readings is not None:
-            self._readings.decoded(mode, size, self._census.context_tokens, tokens, left_out, left_out_tokens)
+            self._readings.decoded(mode, size, self._census.context_tokens, tokens, uncounted, uncounted_tokens)
         self._census.context_tokens += tokens
         self._listener.on_decode_step(mode)
 

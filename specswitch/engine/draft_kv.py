@@ -29,6 +29,8 @@ from specswitch.engine.look import is_left_out
 
 _ALWAYS_WORTH = 64
 """Missing tokens up to which a catch-up is not weighed against what is left to generate."""
+_LEAST_TO_SHOW = 32
+"""Tokens that a request of a sample has to generate yet."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ def is_worth(req: Any) -> bool:
         return False
     missing = missing_tokens(req)
     return missing <= _ALWAYS_WORTH or 2 * (req.sampling_params.max_new_tokens - len(req.output_ids)) >= missing
+
+
+def can_show(req: Any) -> bool:
+    """Whether a request can be brought back, and has enough to generate yet to show how well the draft guesses."""
+    return req.sampling_params.max_new_tokens - len(req.output_ids) >= _LEAST_TO_SHOW and is_worth(req)
 
 
 def missing_of_worthy(reqs: Sequence[Any]) -> int:

@@ -176,7 +176,7 @@ class Line0512Engine(CommonEngine):
         self._settled = frozenset(req.rid for req in reqs)
         self._plain, self._draining = True, False
         self._reentry.left()
-        self._end_look()
+        self.end_look()
         return PlainEntry(requests=len(reqs), slots_given_back=count)
 
     # Hooks

@@ -30,8 +30,8 @@ class Look:
             setattr(req, _LEFT_OUT_OF, self)
         self._known: dict[str, int] = {}
         """Tokens that a request of the batch has put out, by its id, after the last verify step."""
-        self._at_first: dict[str, int] = {}
-        """The same of the sample, after the first one."""
+        self._at_first: dict[str, int] | None = None
+        """The same of the sample, after the first one, for those that have been in all since."""
         self._steps = 0
         """Verify steps since that one."""
 
@@ -43,8 +43,8 @@ class Look:
         """A verify step of these requests has been processed.
 
         Returns:
-            Requests, and tokens that the step put out for them, of those that show how well the draft guesses: none
-            that was left out, that ended or whose first step this was.
+            How many of them show how well the draft guesses, and tokens that the step put out for these: for none that
+            was left out, that ended or whose first step this was.
         """
         requests = tokens = 0
         known, self._known = self._known, {}
@@ -55,24 +55,23 @@ class Look:
             if req.rid in known:
                 requests += 1
                 tokens += put_out - known[req.rid]
-        if self._at_first:
-            self._steps += 1
-        else:
+        if self._at_first is None:
             self._at_first = {req.rid: self._known[req.rid] for req in self._sample if req.rid in self._known}
+        else:
+            self._steps += 1
+            self._at_first = {rid: tokens for rid, tokens in self._at_first.items() if rid in self._known}
         return requests, tokens
 
     @property
     def shown(self) -> SampleLook | None:
         """What the sample has shown so far; None where nobody that was left out still runs."""
-        left_out = sum(not req.finished() for req in self._left_out)
+        left_out, sampled = (sum(not req.finished() for req in reqs) for reqs in (self._left_out, self._sample))
         if not left_out:
             return None
-        lengths = [
-            (self._known[rid] - tokens) / self._steps
-            for rid, tokens in self._at_first.items()
-            if self._steps and rid in self._known
-        ]
-        return SampleLook(left_out, self._steps, lengths)
+        steps, lengths = self._steps, ()
+        if steps and self._at_first is not None:
+            lengths = tuple((self._known[rid] - tokens) / steps for rid, tokens in self._at_first.items())
+        return SampleLook(left_out, sampled, steps, lengths)
 
 
 def is_left_out(req: Any) -> bool:

@@ -22,7 +22,13 @@ class StepReadings:
         self._last_time = 0.0
 
     def decoded(
-        self, mode: Mode, batch_size: int, context_tokens: int, tokens: int, left_out: int = 0, left_out_tokens: int = 0
+        self,
+        mode: Mode,
+        batch_size: int,
+        context_tokens: int,
+        tokens: int,
+        uncounted: int = 0,
+        uncounted_tokens: int = 0,
     ) -> None:
         """A decode result was processed.  Its time is known if nothing but one of the same mode came before.
 
@@ -30,7 +36,7 @@ class StepReadings:
         """
         now = self._clock()
         seconds = now - self._last_time if mode is self._last_mode else None
-        reading = StepReading(mode, batch_size, context_tokens, tokens, seconds, left_out, left_out_tokens)
+        reading = StepReading(mode, batch_size, context_tokens, tokens, seconds, uncounted, uncounted_tokens)
         self._readings.append(reading)
         self._last_mode, self._last_time = mode, now
 

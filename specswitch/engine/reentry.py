@@ -37,7 +37,7 @@ class ReentryRecord:
     longest_wait_ms: float
     """The longest that its requests waited for a token on the way back, where no prefill came in between."""
     requests_left_out: int = 0
-    """Requests that were to be caught up later, if this look at a sample of them finds it to be worth it."""
+    """Requests that were to be caught up later, if this look at a sample of the others finds it to be worth it."""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""

@@ -156,7 +156,7 @@ class V2Engine(CommonEngine):
                 open_gap(req, v2_compat.committed_len(req))
         self._plain, self._draining, self._penalties_due = True, False, True
         self._reentry.left()
-        self._end_look()
+        self.end_look()
         return PlainEntry(requests=len(everyone), slots_given_back=given_back)
 
     # Hooks

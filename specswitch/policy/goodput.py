@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from math import inf
+from statistics import fmean
 
 from specswitch.costs import StepTime, SwitchCost, advantage, seconds_lost
 from specswitch.policy.base import CATCH_UP_ALL, Wish
 from specswitch.policy.outlook import Outlook
-from specswitch.policy.probes import Missed, Probes
+from specswitch.policy.probes import Probes
 from specswitch.policy.settings import GoodputSettings
 from specswitch.policy.unseen import Unseen
 from specswitch.refine import AcceptEstimate, RefinedStepTime
-from specswitch.signals import BatchTokens, LoadSample, Mode, StepReading
+from specswitch.signals import BatchTokens, LoadSample, Mode, SampleLook, StepReading
 
 _NOTED = 0.1
 """Of the least that both switches cost: a loss that has come to so much may go on."""
@@ -78,16 +79,15 @@ class Goodput:
             Mode.PLAIN: Unseen(self._settings.step_time_memory_steps),
         }
         self._probes = Probes(self._settings, switching, longest_accept_length)
-        self._asked = False
-        """Whether a return has been wished for and not come yet."""
-        self._of_sample = False
-        """Whether the present stay in SPECULATIVE is a look at a sample."""
+        self._asked: Wish | None = None
+        """The return wished for and not come yet."""
+        self._look: SampleLook | None = None
+        """What the present stay in SPECULATIVE has shown so far, if it is a look at a sample."""
         self._stayed = self._before_look = 0.0
         """Seconds decoded in this stay, and in the stay in PLAIN before the last look at a sample."""
+        self._stayed_steps = 0
         self._found = False
         """Whether a look at a sample, right before this stay in PLAIN, has found an accept length worth a return."""
-        self._to_make_good = 0.0
-        """Seconds in PLAIN, before a look at a sample found an accept length worth a return."""
 
     def __call__(self, sample: LoadSample) -> Wish | None:
         mode = sample.mode
@@ -102,7 +102,7 @@ class Goodput:
         if mode is not self._mode:
             self._enter(mode)
         if mode is Mode.SPECULATIVE:
-            self._of_sample = sample.look is not None and self._probes.running
+            self._look = sample.look if self._probes.running else None
         if self._probes.running and sample.look is None and sample.steps_in_mode > self._settings.dwell_steps:
             self._probes.becomes_stay()
             if mode is Mode.SPECULATIVE:
@@ -142,22 +142,25 @@ class Goodput:
             at_once = not plain and self._probes.has_seen_enough()
             looks = False
         else:
+            self._make_good(outlook, sample.batch)
             go = ratio > self._hurdle and self._is_due(outlook, sample.batch)
             looks = not go and self._wishes_for_a_probe(outlook, sample.batch)
         if not looks:
             self._probes.forget()
+        wish = None
         if go:
-            self._asked = plain
-            return Wish(outlook.other, str(outlook), at_once)
-        if looks:
-            self._asked = plain
+            wish = Wish(outlook.other, str(outlook), at_once)
+        elif looks:
             sampled, steps = self._probes.sampled, self._unseen[outlook.other].steps
             looked_at = "" if sampled is None else f" of {sampled}"
-            return Wish(outlook.other, f"probe{looked_at} after {steps} steps; {outlook}", sampled=sampled)
-        if self._asked and ratio < 1.0:
-            self._asked = False
+            wish = Wish(outlook.other, f"probe{looked_at} after {steps} steps; {outlook}", sampled=sampled)
+        elif self._asked is not None and (ratio < 1.0 or self._asked.sampled is not None):
+            # a return of a sample is for the probe alone, which is not wanted any more
+            self._asked = None
             return Wish(outlook.mode, str(outlook))
-        return None
+        if wish is not None and plain:
+            self._asked = wish
+        return wish
 
     def _is_due(self, outlook: Outlook, batch: BatchTokens) -> bool:
         """Whether the other mode would have saved what both switches cost, now or at any moment since it began to.
@@ -178,6 +181,17 @@ class Goodput:
             self._due = min(self._due, self._lost + cost)
             return self._lost >= cost
         return True
+
+    def _make_good(self, outlook: Outlook, batch: BatchTokens) -> None:
+        """Right after a look at a sample has found more: it has been like that for half of the time, by expectation.
+
+        No more than makes the return due: what a load to come may lose is not known.
+        """
+        if not self._found or not self._before_look or outlook.other_over_here <= self._hurdle:
+            return
+        lost = seconds_lost(0.5 * self._before_look, outlook.other_over_here)
+        self._lost += min(lost, self._there_and_back(outlook, batch))
+        self._before_look = 0.0
 
     def _there_and_back(self, outlook: Outlook, batch: BatchTokens) -> float:
         return self._switching.there_and_back(self._missed(outlook, batch))
@@ -207,7 +221,7 @@ class Goodput:
         speculative = step.mode is Mode.SPECULATIVE
         if speculative and size > 0:
             self._verify_steps += 1
-            self.accept.add(step.tokens - step.left_out_tokens, size - step.left_out)
+            self.accept.add(step.tokens - step.uncounted_tokens, size - step.uncounted)
             self._best_accept = min(max(self._best_accept, self.accept.value), self._longest_accept)
             if self._probes.has_begun_stay and self._mode is step.mode:
                 context = step.context_tokens
@@ -217,18 +231,18 @@ class Goodput:
             curve.add(size, step.context_tokens, step.seconds)
 
     def _enter(self, mode: Mode) -> None:
-        found = mode is Mode.PLAIN and self._of_sample and self.accept.value > self._probes.break_even
-        if found:
+        shown = () if self._look is None else self._look.accept_lengths
+        self._found = mode is Mode.PLAIN and bool(shown) and fmean(shown) > self._probes.break_even
+        if self._found:
             self._unseen[Mode.SPECULATIVE].changed()
-        elif mode is Mode.SPECULATIVE:
+        if mode is Mode.SPECULATIVE:
             self._before_look = self._stayed
-        self._found, self._to_make_good = found, 0.5 * self._before_look if found else 0.0
-        self._stayed, self._of_sample = 0.0, False
+        self._stayed, self._stayed_steps, self._look = 0.0, 0, None
         self._probes.entered(mode)
         self._mode = mode
         self._lost = self._overlooked = 0.0
         self._due = inf
-        self._asked = False
+        self._asked = None
         if mode is Mode.SPECULATIVE:
             self.accept.doubt(self._unseen[mode].trust)
 
@@ -237,11 +251,10 @@ class Goodput:
         mode, other = outlook.mode, outlook.other
         seconds = steps * outlook.here
         self._stayed += seconds
+        self._stayed_steps += steps
+        if mode is Mode.PLAIN and self._stayed_steps > settings.dwell_steps:
+            self._before_look = 0.0  # what a look has found is no news any more
         lost = seconds_lost(seconds, outlook.other_over_here)
-        if self._to_make_good and outlook.other_over_here > self._hurdle:
-            # it has been like that for half of the time, by expectation
-            self._lost += seconds_lost(self._to_make_good, outlook.other_over_here)
-            self._to_make_good = 0.0
         # of that, what lies within the hysteresis is not counted
         self._lost = max(0.0, self._lost + seconds - self._hurdle * (seconds - lost))
         if not self._lost:
@@ -252,7 +265,8 @@ class Goodput:
         self._probes.decoded(seconds)
         self._unseen[other].passed(steps)
         if self._probes.running:
-            self._unseen[mode].looked()
+            if self._look is None or self._look.accept_lengths:
+                self._unseen[mode].looked()
             return
         self._unseen[mode].settled()
         self._probes.called_for(outlook, steps)
@@ -263,21 +277,17 @@ class Goodput:
         """What will have to be caught up: what has been missed, or would be after one dwell in PLAIN."""
         return batch.missed_tokens if outlook.mode is Mode.PLAIN else outlook.size * self._settings.dwell_steps
 
-    def _missed_by(self, outlook: Outlook, batch: BatchTokens) -> Missed:
-        each = batch.missed_by_each if outlook.mode is Mode.PLAIN else ()
-        return Missed(self._missed(outlook, batch), each)
-
     # Probes
 
     def _wishes_for_a_probe(self, outlook: Outlook, batch: BatchTokens) -> bool:
         settings, unseen = self._settings, self._unseen[outlook.other]
         if self._at_best(outlook) < self._hurdle + settings.probe_gain:
             return False
-        if outlook.mode is Mode.PLAIN and unseen.steps < 2 * settings.dwell_steps:
+        if outlook.mode is Mode.PLAIN and self._stayed_steps < 2 * settings.dwell_steps:
             return False
         if self._found and outlook.other_over_here > self._hurdle:
             return False  # the return will show
-        return self._probes.consider(outlook, lambda: self._missed_by(outlook, batch), unseen.trust, self._overlooked)
+        return self._probes.consider(outlook, batch, unseen.trust, self._overlooked)
 
     def _at_best(self, outlook: Outlook) -> float:
         """The other mode's goodput over the present one's, were all that was not seen of it as good as it may be."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -11,24 +12,20 @@ from typing import NamedTuple
 from specswitch.costs import SwitchCost, break_even_accept_length
 from specswitch.policy.outlook import Outlook
 from specswitch.policy.settings import GoodputSettings
-from specswitch.signals import Mode, SampleLook, StepReading
+from specswitch.signals import BatchTokens, Mode, SampleLook, StepReading
 
 
-class Missed(NamedTuple):
-    """Tokens that the draft has not seen."""
+class _Scope(NamedTuple):
+    """Whom a probe is to look at."""
 
-    by_all: int
-    by_each: Sequence[int] = ()
-    """Of those that would be caught up, the fewest first."""
-
-    def by(self, sampled: int | None) -> int:
-        """By those that have missed least, or by all."""
-        return self.by_all if sampled is None else sum(self.by_each[:sampled])
+    sampled: int | None
+    """How many requests; None: all."""
+    missed: int
+    """Tokens that they have to catch up."""
 
 
-_NOTHING = Missed(0)
-_COUNTED_EVERY = 8
-"""Turns in which what was missed would decide; counting it takes a look at every request."""
+_CONSIDERED_EVERY = 8
+"""Turns; what was missed takes a look at every request."""
 _IN_FLIGHT = 2
 """Verify steps that are launched by when the ones that a look needs have been read."""
 
@@ -57,18 +54,19 @@ class _Look:
     smallest: float = inf
     """Of the batches."""
     means: list[float] = field(default_factory=list)
-    """Accept length of each step."""
+    """Accept length of each step of a look at a sample."""
     lost: float = 0.0
     """Seconds, over what PLAIN would have taken for the same tokens."""
 
     def add(self, step: StepReading, plain: float, speculative: float) -> None:
-        requests, tokens = step.batch_size - step.left_out, step.tokens - step.left_out_tokens
+        requests, tokens = step.batch_size - step.uncounted, step.tokens - step.uncounted_tokens
         self.steps += 1
         self.tokens += tokens
         self.requests += requests
         if requests:
             self.smallest = min(self.smallest, requests)
-            self.means.append(tokens / requests)
+            if step.uncounted:
+                self.means.append(tokens / requests)
         self.lost += speculative - plain * step.tokens / step.batch_size
 
 
@@ -92,8 +90,8 @@ class Probes:
         """Seconds that probes may still cost."""
         self._wished: _Cost | None = None
         """At worst, of the probe wished for and not come yet."""
-        self._not_counted = 0
-        """Turns since what was missed was counted last, in which it would have decided."""
+        self._not_considered = 0
+        """Turns since it was last considered to wish for one."""
         self._may_cost = 0.0
         """Up to which the one not come yet is still wished for."""
         self._looked = _Look()
@@ -168,7 +166,7 @@ class Probes:
 
     # What is asked
 
-    def consider(self, outlook: Outlook, missed: Callable[[], Missed], trust: float, overlooked: float) -> bool:
+    def consider(self, outlook: Outlook, batch: BatchTokens, trust: float, overlooked: float) -> bool:
         """Wish for a probe if it is worth looking by expectation and can be paid; returns whether one is wished for.
 
         Doubt has grown evenly while the other mode was not seen, so half of that time's conceivable gain, times the
@@ -177,22 +175,23 @@ class Probes:
 
         Args:
             outlook: for the batch at hand.
-            missed: counts the tokens to catch up, of all requests and of each.
+            batch: what it has missed.
             trust: that the other mode is what it was.
             overlooked: seconds that it would have saved if it had been all that it may be.
         """
         if self._wished is not None:
-            worst = self._worst_cost_of(outlook, missed(), self._wished.sampled)
+            worst = self._worst_cost(outlook, self._scope(outlook, batch, self._wished.sampled))
             still = worst.total <= self._may_cost or outlook.other_over_here >= 1.0
             self._wished = worst if still else None
             return still
-        if self._payable(outlook, _NOTHING, trust, overlooked) is None:  # whatever was missed, which takes counting
+        self._not_considered += 1
+        if self._not_considered < _CONSIDERED_EVERY:
             return False
-        self._not_counted += 1
-        if self._not_counted < _COUNTED_EVERY:
-            return False
-        self._not_counted = 0
-        self._wished = self._payable(outlook, missed(), trust, overlooked)
+        self._not_considered = 0
+        worth = 0.5 * (1.0 - trust) * overlooked / trust if trust else inf
+        if all(self._payable(outlook, _Scope(size, 0), worth) is None for size in self._sizes(outlook.size)):
+            return False  # whatever was missed, which takes counting
+        self._wished = self._payable(outlook, self._cheapest(outlook, batch), worth)
         if self._wished is None:
             return False
         self._may_cost = self._settings.probe_growth * self._wished.total
@@ -212,71 +211,83 @@ class Probes:
         how the steps do, for what requests have in common.
         """
         by_request, by_step = look.accept_lengths, self._looked.means
-        if min(look.steps, len(by_step)) < self._settings.least_look_steps or len(by_request) < 2:
+        if look.sampled < 2:
+            return True  # nobody is left to show more
+        if min(look.steps, len(by_step)) < self._settings.least_look_steps or min(len(by_request), len(by_step)) < 2:
             return False
         error = max(_standard_error(by_request), _standard_error(by_step))
         return abs(fmean(by_request) - self.break_even) > self._settings.certainty * error
 
     # Costs
 
-    def _payable(self, outlook: Outlook, missed: Missed, trust: float, overlooked: float) -> _Cost | None:
-        worst = self._worst_cost(outlook, missed)
+    def _sizes(self, able: int) -> Iterator[int | None]:
+        """Of the scopes that there may be, where so many requests can show something."""
+        yield None
+        yield from (size for size in self._settings.sample_sizes if 2 * size <= able)
+
+    def _scope(self, outlook: Outlook, batch: BatchTokens, sampled: int | None) -> _Scope:
+        if outlook.mode is not Mode.PLAIN:
+            return _Scope(None, outlook.size * self._settings.dwell_steps)
+        return _Scope(sampled, batch.missed_tokens if sampled is None else sum(batch.missed_by_each[:sampled]))
+
+    def _cheapest(self, outlook: Outlook, batch: BatchTokens) -> _Scope:
+        """All, or a sample if a look at that usually costs less than half."""
+        whole = self._scope(outlook, batch, None)
+        if outlook.mode is not Mode.PLAIN:
+            return whole
+        each = batch.missed_by_each
+        scopes = [_Scope(size, sum(each[:size])) for size in self._sizes(len(each)) if size is not None]
+        least = min(scopes, key=partial(self._usual, outlook), default=whole)
+        return least if 2.0 * self._usual(outlook, least) < self._usual(outlook, whole) else whole
+
+    def _payable(self, outlook: Outlook, scope: _Scope, worth: float) -> _Cost | None:
+        worst = self._worst_cost(outlook, scope)
         if worst.total >= self._savings:
             return None
         # the step time of PLAIN does not change with the traffic, so that looks at it are for when nothing is lost
-        usual = worst
-        if outlook.mode is Mode.PLAIN:
-            usual = self._cost(outlook, missed, outlook.accept, worst.sampled)
-        return worst if trust * usual.total <= 0.5 * (1.0 - trust) * overlooked else None
+        usual = self._usual(outlook, scope) if outlook.mode is Mode.PLAIN else worst.total
+        return worst if usual <= worth else None
 
-    def _worst_cost(self, outlook: Outlook, missed: Missed) -> _Cost:
-        """Of the whole batch, or of a sample if that is usually less than half of it."""
-        return self._worst_cost_of(outlook, missed, self._sample_size(outlook, missed))
+    def _usual(self, outlook: Outlook, scope: _Scope) -> float:
+        return self._cost(outlook, scope, outlook.accept).total
 
-    def _sample_size(self, outlook: Outlook, missed: Missed) -> int | None:
-        if outlook.mode is not Mode.PLAIN:
-            return None
-        costs = [
-            (self._cost(outlook, missed, outlook.accept, size).total, size)
-            for size in self._settings.sample_sizes
-            if 2 * size <= len(missed.by_each)
-        ]
-        least, size = min(costs, default=(inf, None))
-        return size if 2.0 * least < self._cost(outlook, missed, outlook.accept).total else None
-
-    def _worst_cost_of(self, outlook: Outlook, missed: Missed, sampled: int | None) -> _Cost:
+    def _worst_cost(self, outlook: Outlook, scope: _Scope) -> _Cost:
         """Of the accept lengths that there may be: of 1, at which every request still gets the token that it would have
         got from a plain step, or of the lowest one that takes a dwell to tell from the break-even."""
-        lowest = self._cost(outlook, missed, 1.0, sampled)
+        lowest = self._cost(outlook, scope, 1.0)
         if outlook.mode is not Mode.PLAIN:
             return lowest
-        margin = self._chance(sampled or outlook.size, self._settings.dwell_steps)
-        return max(lowest, self._cost(outlook, missed, max(1.0, self.break_even - margin), sampled))
+        margin = self._chance(scope.sampled or outlook.size, self._settings.dwell_steps)
+        return max(lowest, self._cost(outlook, scope, max(1.0, self.break_even - margin)))
 
-    def _cost(self, outlook: Outlook, missed: Missed, accept: float, sampled: int | None = None) -> _Cost:
+    def _cost(self, outlook: Outlook, scope: _Scope, accept: float) -> _Cost:
         """What a probe loses with an accept length of ``accept``, both switches included.
 
         In PLAIN, for a dwell, a step may take as much longer than predicted as a doubted one may take less.  Requests
         left out of a sample are taken to get no draft token accepted.
         """
         if outlook.mode is Mode.PLAIN:
-            share = 1.0 if sampled is None else sampled / outlook.size
+            share = 1.0 if scope.sampled is None else scope.sampled / outlook.size
             put_out = 1.0 + (accept - 1.0) * share
-            lost = self._look_steps(outlook.size, accept, sampled) * (outlook.speculative - put_out * outlook.plain)
+            lost = self._look_steps(outlook.size, scope.sampled, accept) * (
+                outlook.speculative - put_out * outlook.plain
+            )
         else:
             step = outlook.plain * (1.0 + self._settings.step_time_doubt) - outlook.speculative / outlook.accept
             lost = self._settings.dwell_steps * step
-        return _Cost(max(0.0, lost), self._switching.there_and_back(missed.by(sampled)), sampled)
+        return _Cost(max(0.0, lost), self._switching.there_and_back(scope.missed), scope.sampled)
 
     def _usual_cost(self, outlook: Outlook) -> float:
         """What a probe of speculation will cost after a stay of four dwells in PLAIN."""
         steps = self._settings.dwell_steps
         return steps * outlook.speculative + self._switching.there_and_back(4 * steps * outlook.size)
 
-    def _look_steps(self, size: int, accept: float, sampled: int | None = None) -> float:
+    def _look_steps(self, size: int, sampled: int | None, accept: float) -> float:
         """Verify steps of a probe that finds the accept length to be ``accept``."""
         settings = self._settings
         short = self.break_even - accept
+        if sampled is not None:
+            short = abs(short)
         if short <= 0.0:
             return settings.dwell_steps + _IN_FLIGHT
         looks = (self._chance(sampled or size, 1) / short) ** 2

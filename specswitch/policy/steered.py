@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specswitch.config import OperatingMode
 from specswitch.policy.base import CATCH_UP_ALL, Policy, Wish, boundaries_of
-from specswitch.signals import LoadSample
+from specswitch.signals import LoadSample, Mode
 
 
 class Steering:
@@ -44,4 +44,6 @@ class Steered:
         pin = self._pins.get(self._steering.mode)
         if pin is None:
             return wish
-        return pin(sample) if sample.look is None else CATCH_UP_ALL
+        pinned = pin(sample)
+        speculates = pinned is not None and pinned.mode is Mode.SPECULATIVE
+        return CATCH_UP_ALL if speculates and sample.look is not None else pinned

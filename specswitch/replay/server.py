@@ -158,7 +158,7 @@ class SimulatedServer:
         self.mode = Mode.PLAIN
         self._draining = False
         self._undisturbed = False
-        self._end_look()
+        self.end_look()
         return PlainEntry(len(self._running), 0)
 
     def request_return(self, draft_kv: DraftKV, sampled: int | None = None) -> None:
@@ -168,6 +168,12 @@ class SimulatedServer:
     def cancel_return(self) -> bool:
         self._return_asked = False
         return True
+
+    def end_look(self) -> None:
+        """Who was in the sample has seen all up to here; what the others put out meanwhile they have missed, too."""
+        if self._look_began > -inf:
+            self._cover([at for at, one in enumerate(self._running) if self._covered_to(one) >= self._look_began])
+            self._look_began = -inf
 
     def switch_at_no_cost(self, mode: Mode) -> None:
         """As no server can."""
@@ -292,14 +298,9 @@ class SimulatedServer:
         if not left_out:
             return None
         steps = self._look_steps
-        lengths = [tokens / steps for tokens in self._shown[: len(self._running) - left_out]] if steps else []
-        return SampleLook(left_out, steps, lengths)
-
-    def _end_look(self) -> None:
-        """Who was in the sample has seen all up to here; what the others put out meanwhile they have missed, too."""
-        if self._look_began > -inf:
-            self._cover([at for at, one in enumerate(self._running) if self._covered_to(one) >= self._look_began])
-            self._look_began = -inf
+        sampled = min(len(self._shown), len(self._running) - left_out)
+        lengths = [tokens / steps for tokens in self._shown[:sampled]] if steps else []
+        return SampleLook(left_out, sampled, steps, lengths)
 
     def _cover(self, places: Sequence[int]) -> float:
         """Let the draft have seen all of these requests; returns the tokens that it had not."""

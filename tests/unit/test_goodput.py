@@ -86,7 +86,7 @@ class Server:
         """The requests of a sample differ a little."""
         if self.sampled is None or size <= self.sampled:
             return None
-        return SampleLook(size - self.sampled, self.looked, [accept - 0.1, accept + 0.1] * (self.sampled // 2))
+        return SampleLook(size - self.sampled, self.sampled, self.looked, [accept - 0.1, accept + 0.1] * (self.sampled // 2))
 
     def run(self, steps: int, size: int, accept: float) -> Server:
         for _ in range(steps):
@@ -443,7 +443,7 @@ class TestLooksAtASample:
         lengths = [accept - apart / 2, accept + apart / 2] * 4
         local = LocalReadings(steps=(StepReading(SPECULATIVE, 64, 0, 56 + round(8 * accept), 0.012, 56, 56),))
         for steps in range(1, 6):
-            look = SampleLook(56, steps, lengths)
+            look = SampleLook(56, 8, steps, lengths)
             wish = policy(LoadSample(SPECULATIVE, 64, 0, step + steps, steps, None, local=local, look=look))
             assert wish is not None
             assert wish.mode is PLAIN, "the others have to be caught up, whatever it finds"
@@ -458,7 +458,7 @@ class TestLooksAtASample:
         assert server.mode is SPECULATIVE
 
     def test_that_nobody_waits_for_end_at_once(self) -> None:
-        wish = goodput()(LoadSample(SPECULATIVE, 64, 0, 1, 1, None, look=SampleLook(56, 1, ())))
+        wish = goodput()(LoadSample(SPECULATIVE, 64, 0, 1, 1, None, look=SampleLook(56, 8, 1, ())))
         assert wish is not None
         assert (wish.mode, wish.at_once) == (PLAIN, True)
 

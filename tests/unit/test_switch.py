@@ -113,7 +113,7 @@ def test_a_return_of_a_sample_gives_way_to_one_of_all(bench: Bench) -> None:
 def test_a_pin_ends_a_look_at_a_sample(mocker: MockerFixture, pinned: OperatingMode) -> None:
     """Those left out would else speculate without a draft of theirs for as long as they run."""
     config, steering = SwitchConfig(), Steering("auto")
-    bench, left_out = Bench(mocker), SampleLook(56, 3, [1.0, 1.2])
+    bench, left_out = Bench(mocker), SampleLook(56, 8, 3, [1.0, 1.2])
     bench.switch = Switch(bench.engine, steered(config, steering), config, bench.observer, steering=steering)
     bench.engine.sample.side_effect = lambda mode, step, in_mode: LoadSample(
         mode, 3, 1, step, in_mode, 2.5, look=left_out if mode is Mode.SPECULATIVE else None
