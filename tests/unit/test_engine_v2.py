@@ -381,6 +381,41 @@ def test_a_return_is_accounted_for(listener: MagicMock, mocker: MockerFixture) -
     assert record == ReentryRecord(2, 20, 21, 1, FIRST_STEPS, 1.5, None, record.longest_wait_ms)
 
 
+def test_a_return_of_a_sample_leaves_everybody_else_out(listener: MagicMock) -> None:
+    """One that is not worth it and one near its end included: such are most of a batch at times."""
+    scheduler = Scheduler(requests((5, 3), (4, 2), (3, 2), (6, 2)))
+    engine = plain(scheduler, listener)
+    batch_reqs = scheduler.running_batch.reqs
+    for req, more in zip(batch_reqs, (3, 9, 100, 1), strict=True):
+        req.output_ids += [60] * more
+        req.kv.kv_committed_len += more
+    for req, most in zip(batch_reqs, (300, 300, 120, 20), strict=True):
+        req.sampling_params.max_new_tokens = most
+    assert engine.missed_by_each == [4, 10]
+    engine.request_return("catch-up", 1)
+    batch = scheduler.turn()
+    assert batch.extend_lens == [4, 1, 1, 1]
+    assert [gap_of(req) is None for req in batch_reqs] == [True, False, False, False]
+    look = engine.sample(Mode.SPECULATIVE, 0, 0).look
+    assert (look.left_out, look.sampled) == (3, 1)
+    stats = engine.draft_stats
+    assert (stats.requests_left_out, stats.requests_not_worth_it, stats.tokens_skipped) == (3, 0, 0)
+    engine.end_look()
+    assert engine.sample(Mode.SPECULATIVE, 0, 0).look is None
+
+
+def test_where_all_are_in_the_sample_there_is_no_look(listener: MagicMock) -> None:
+    scheduler = Scheduler(requests((5, 3), (4, 2)))
+    engine = plain(scheduler, listener)
+    for req in scheduler.running_batch.reqs:
+        req.output_ids += [60]
+        req.kv.kv_committed_len += 1
+        req.sampling_params.max_new_tokens = 100
+    engine.request_return("catch-up", 2)
+    scheduler.turn()
+    assert engine.sample(Mode.SPECULATIVE, 0, 0).look is None
+
+
 def test_a_cold_return_extends_over_the_pending_tokens(listener: MagicMock) -> None:
     scheduler = Scheduler(requests((5, 3)))
     engine = plain(scheduler, listener)

@@ -86,7 +86,9 @@ class Server:
         """The requests of a sample differ a little."""
         if self.sampled is None or size <= self.sampled:
             return None
-        return SampleLook(size - self.sampled, self.sampled, self.looked, [accept - 0.1, accept + 0.1] * (self.sampled // 2))
+        return SampleLook(
+            size - self.sampled, self.sampled, self.looked, [accept - 0.1, accept + 0.1] * (self.sampled // 2)
+        )
 
     def run(self, steps: int, size: int, accept: float) -> Server:
         for _ in range(steps):
@@ -456,6 +458,32 @@ class TestLooksAtASample:
         server.sampled = None
         server.run(200, 64, 3.5)
         assert server.mode is SPECULATIVE
+
+    def test_end_when_nobody_is_left_to_show_more(self, server: Server) -> None:
+        while server.mode is PLAIN:
+            server.turn(64, 1.2)
+        wish = server.policy.inner(LoadSample(SPECULATIVE, 60, 0, server.step, 1, None, look=SampleLook(56, 1, 0, ())))
+        assert (wish.mode, wish.at_once) == (PLAIN, True)
+
+    def test_that_are_not_wanted_any_more_are_given_up(self, server: Server) -> None:
+        """Also where speculation would win by now: the return asked for is of a sample."""
+        policy, asked = server.policy.inner, None
+        while asked is None:
+            server.turn(64, 1.2)
+            asked = policy._asked
+        assert asked.sampled == 8
+        policy._probes.forget()
+        policy._found, policy.accept.value = True, 3.9
+        given_up = policy(LoadSample(PLAIN, 64, 0, server.step, 1000, None, batch=KnownTokens(0, 10**6)))
+        assert given_up is not None
+        assert (given_up.mode, given_up.sampled) in {(PLAIN, None), (SPECULATIVE, None)}
+
+    def test_keep_no_record_of_the_stay_that_follows(self, server: Server) -> None:
+        while server.mode is PLAIN:
+            server.turn(64, 3.5)
+        server.sampled = None
+        server.run(500, 64, 3.5)
+        assert len(server.policy.inner._probes._looked.means) <= 34
 
     def test_that_nobody_waits_for_end_at_once(self) -> None:
         wish = goodput()(LoadSample(SPECULATIVE, 64, 0, 1, 1, None, look=SampleLook(56, 8, 1, ())))

@@ -42,6 +42,14 @@ def test_the_same_wish_is_sent_again_only_as_a_heartbeat() -> None:
     assert [decision.epoch for decision in sent] == [1, 2]
 
 
+def test_a_return_of_a_sample_and_one_of_all_are_two_wishes() -> None:
+    wishes = [Wish(Mode.SPECULATIVE, "look", sampled=8), Wish(Mode.SPECULATIVE, "all")]
+    rank0, sent = leader(wishes)
+    rank0(SAMPLE)
+    rank0(SAMPLE)
+    assert [decision.wish for decision in sent] == wishes
+
+
 def test_a_rank_in_another_state_is_told() -> None:
     rank0, sent = leader([Wish(Mode.PLAIN, "busy")])
     follower = Follower()

@@ -127,6 +127,11 @@ def test_a_pin_ends_a_look_at_a_sample(mocker: MockerFixture, pinned: OperatingM
     bench.engine.request_return.assert_called_once_with("catch-up", None)
 
 
+def test_a_fault_ends_a_look(bench: Bench) -> None:
+    bench.switch.on_fault("counting a decode step", ValueError("no"))
+    bench.engine.end_look.assert_called_once_with()
+
+
 def test_a_return_that_is_past_giving_up_still_completes(bench: Bench) -> None:
     bench.engine.cancel_return.return_value = False
     bench.turn(TO_PLAIN)
