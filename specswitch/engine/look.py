@@ -68,10 +68,9 @@ class Look:
         left_out, sampled = (sum(not req.finished() for req in reqs) for reqs in (self._left_out, self._sample))
         if not left_out:
             return None
-        steps, lengths = self._steps, ()
-        if steps and self._at_first is not None:
-            lengths = tuple((self._known[rid] - tokens) / steps for rid, tokens in self._at_first.items())
-        return SampleLook(left_out, sampled, steps, lengths)
+        steps = self._steps
+        since = self._at_first.items() if steps and self._at_first is not None else ()
+        return SampleLook(left_out, sampled, steps, tuple((self._known[rid] - tokens) / steps for rid, tokens in since))
 
 
 def is_left_out(req: Any) -> bool:
