@@ -92,7 +92,7 @@ def test_gaps_are_the_truth_through_random_interleavings(server_and_budget: tupl
     stats = switch.engine.draft_stats
     assert checker.seen > 200
     assert checker.unseen > 40
-    assert wanderer.left_out > 10
+    assert wanderer.left_out > 2
     assert switch.status()["transitions"] > 8
     if server.scheduler.page_size == 1:  # larger pages of one answer are seldom shared so soon
         assert stats.prefix_tokens_filled > 0, "no prefix decoded in PLAIN was reused"
