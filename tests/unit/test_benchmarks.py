@@ -36,9 +36,8 @@ def test_servers_that_are_compared_take_turns_at_each_level() -> None:
         assert {"plain", "speculative", "specswitch-goodput"} <= set(there)
     assert len({name for name, _ in speeds}) < sum(one != other for (one, _), (other, _) in pairwise(speeds))
     ramps = [(case["course"], case["repeat"]) for _, kind, case in measure.in_turns(work) if kind == "ramp"]
-    assert list(dict.fromkeys(ramps)) == [
-        ("factors of four", 0), ("factors of four", 1), ("even steps", 0), ("even steps", 1)
-    ]  # fmt: skip
+    courses = ("factors of four", "more sizes", "even steps")
+    assert list(dict.fromkeys(ramps)) == [(course, repeat) for course in courses for repeat in (0, 1)]
 
 
 def test_what_servers_have_in_common_is_said_once(tmp_path: Path) -> None:
