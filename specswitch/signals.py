@@ -68,7 +68,7 @@ class BatchTokens(Protocol):
 
     @property
     def missed_by_each(self) -> Sequence[int]:
-        """The same for each request that would be caught up, the fewest first."""
+        """The same of each request that a sample may hold, the fewest first."""
 
 
 class KnownTokens(NamedTuple):

@@ -276,7 +276,7 @@ class SimulatedServer:
             self._pass(self._cost.to_speculative(missed))
         self._advance(1.0)
         assert self._listener is not None
-        self._listener.on_returned(SpeculativeEntry(requests, round(missed)))
+        self._listener.on_returned(SpeculativeEntry(requests, missed))
 
     def _covered_to(self, running: _Running) -> float:
         return max(running.covered_to, self._all_covered_to)

@@ -169,6 +169,8 @@ class _CountingEngine:
     def request_return(self, draft_kv: str, sampled: int | None = None) -> None:
         self._return_asked = True
 
+    def end_look(self) -> None: ...
+
     def cancel_return(self) -> bool:
         self._return_asked = False
         return True
