@@ -46,7 +46,7 @@ class Decision:
     wish: Wish
     seen: View
     """Rank 0 in the turn in which it decided."""
-    waits: tuple[tuple[float, float], ...] = ()
+    waits: tuple[tuple[float, float, int], ...] = ()
     """What rank 0 has measured while catching up, for all ranks to write the same tokens."""
 
 
@@ -90,7 +90,7 @@ class Leader(Follower):
         self,
         policy: Policy,
         send: Callable[[Decision], None],
-        waits: Callable[[], tuple[tuple[float, float], ...]] = tuple,
+        waits: Callable[[], tuple[tuple[float, float, int], ...]] = tuple,
     ) -> None:
         super().__init__()
         self._waits = waits

@@ -149,9 +149,9 @@ class LiveEngine(Engine, Protocol):
         """Before the first turn run once what a return may come to run, where that makes anything quicker, and report
         how it went; to be called once attached."""
 
-    def waits(self) -> tuple[tuple[float, float], ...]:
+    def waits(self) -> tuple[tuple[float, float, int], ...]:
         """How long requests wait for the forwards of a return, as measured on this rank: in milliseconds the floor and
         what each token adds, for each kind of forward."""
 
-    def use_waits(self, waits: tuple[tuple[float, float], ...]) -> None:
+    def use_waits(self, waits: tuple[tuple[float, float, int], ...]) -> None:
         """Put what some rank's :meth:`waits` told in force here."""

@@ -215,10 +215,10 @@ class CatchUpBeside(abc.ABC):
         self._wait.token()
         self._wait.end()
 
-    def waits(self) -> tuple[tuple[float, float], ...]:
+    def waits(self) -> tuple[tuple[float, float, int], ...]:
         return tuple(budget.measured for budget in self._budgets)
 
-    def use_waits(self, waits: tuple[tuple[float, float], ...]) -> None:
+    def use_waits(self, waits: tuple[tuple[float, float, int], ...]) -> None:
         for budget, measured in zip(self._budgets, waits, strict=True):
             budget.in_force = Waits(*measured)
 

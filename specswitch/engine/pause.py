@@ -32,6 +32,8 @@ class Waits(NamedTuple):
 
     floor_ms: float
     ms_per_token: float
+    largest: int
+    """Tokens of the largest forward of which this is known, or was assumed."""
 
     def of(self, tokens: float) -> float:
         return self.floor_ms + self.ms_per_token * tokens
@@ -41,8 +43,11 @@ class PauseBudget:
     """Tokens per forward for a pause of ``max_pause_ms``, by how long the running batch waited for earlier ones.
 
     It starts, unless told otherwise, from what an 8B target measured on an H200 (docs/benchmarks): a floor of 20 ms and
-    22 microseconds a token.  From then on both follow the latest waits.  Under tensor parallelism every rank measures
-    other times, and all have to write the same tokens: there rank 0's measure is put in force on all of them at once.
+    22 microseconds a token.  From then on both follow the latest waits, and forwards grow by one size at a time: how
+    long a larger one takes shows two or three forwards later, once the GPU has fallen behind its launches.
+
+    Under tensor parallelism every rank measures other times, and all have to write the same tokens: there rank 0's
+    measure is put in force on all of them at once.
     """
 
     _SHARE = 0.8
@@ -55,6 +60,10 @@ class PauseBudget:
     """Waits, before which what was assumed holds."""
     _APART = 0.5
     """Of the tokens of the larger of two forwards: less, and the difference tells what a token takes."""
+    _LATEST = 3
+    """Waits for large forwards by whose median the floor rises at once: a token takes longer as contexts grow."""
+    _KNOWN_BY = 2
+    """Waits for forwards as large or larger."""
 
     def __init__(
         self, max_pause_ms: float, most_tokens: int, floor_ms: float = 20.0, ms_per_token: float = 0.022
@@ -62,7 +71,8 @@ class PauseBudget:
         """``most_tokens``: what one forward may hold at all, SGLang's ``chunked_prefill_size``."""
         self._allowed_ms = self._SHARE * max_pause_ms
         self._sizes = _sizes(most_tokens)
-        self._assumed = Waits(floor_ms, ms_per_token)
+        self._nominal = self._bounded(self._room(floor_ms, ms_per_token))
+        self._assumed = Waits(floor_ms, ms_per_token, largest=self._nominal)
         self._seen: deque[tuple[int, float]] = deque(maxlen=self._REMEMBERED)
         self.measured = self.in_force = self._assumed
 
@@ -73,7 +83,8 @@ class PauseBudget:
         """
         waits = self.in_force
         at_least = min(self._nominal, self._OVER_FLOOR * waits.floor_ms / waits.ms_per_token)
-        tokens = self._bounded(max(self._room(waits), at_least))
+        room = max(at_least, self._room(waits.floor_ms, waits.ms_per_token))
+        tokens = self._bounded(min(room, self._larger_than(waits.largest)))
         return max(tokens, self.filled_up(3 * requests)) if self.keeps_up(requests) else tokens
 
     @property
@@ -98,15 +109,15 @@ class PauseBudget:
         """
         return self._nominal >= 3 * requests
 
-    @property
-    def _nominal(self) -> int:
-        return self._bounded(self._room(self._assumed))
-
-    def _room(self, waits: Waits) -> float:
-        return max(0.0, self._allowed_ms - waits.floor_ms) / waits.ms_per_token
+    def _room(self, floor_ms: float, ms_per_token: float) -> float:
+        return max(0.0, self._allowed_ms - floor_ms) / ms_per_token
 
     def _bounded(self, tokens: float) -> int:
         return self._sizes[max(0, bisect_right(self._sizes, tokens) - 1)]
+
+    def _larger_than(self, tokens: int) -> int:
+        """The size after the one that holds so many tokens."""
+        return self._sizes[min(len(self._sizes) - 1, bisect_left(self._sizes, tokens) + 1)]
 
     def waited(self, tokens: int, milliseconds: float) -> None:
         """The running batch waited so long while a forward over ``tokens`` ran."""
@@ -131,7 +142,11 @@ class PauseBudget:
         else:
             slope = assumed.ms_per_token * median(ms / assumed.of(tokens) for tokens, ms in seen)
         slope = max(slope, assumed.ms_per_token)
-        return Waits(max(0.0, median(ms - slope * tokens for tokens, ms in seen)), slope)
+        largest = max(tokens for tokens, _ in seen)
+        latest = [ms - slope * tokens for tokens, ms in seen if tokens > self._APART * largest][-self._LATEST :]
+        floor = max(median(ms - slope * tokens for tokens, ms in seen), median(latest))
+        known = sorted(tokens for tokens, _ in seen)[-self._KNOWN_BY]
+        return Waits(max(0.0, floor), slope, max(known, assumed.largest))
 
 
 class PauseWatch:

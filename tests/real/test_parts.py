@@ -61,7 +61,7 @@ def test_parts_get_on_faster_than_the_plain_steps_between_them(max_pause_ms: flo
         engine = beside(max_pause_ms)
         if not engine._pause.keeps_up(size):
             continue
-        engine._pause.in_force = Waits(20.0 * times, 0.022 * times)
+        engine._pause.in_force = Waits(20.0 * times, 0.022 * times, engine._pause.sizes[-1])
         # of some, nothing before the gap may be written again
         reqs = [request(dice.randint(20, 200), dice.choice((50, 1000))) for _ in range(size)]
         for _ in range(TURNS):

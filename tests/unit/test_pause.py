@@ -182,7 +182,7 @@ def test_forwards_get_smaller_where_each_return_has_but_one() -> None:
 @pytest.mark.parametrize("times", [0.1, 1.0, 3.0, 30.0])
 def test_a_forward_is_never_too_small_to_get_on(max_pause_ms: float, times: float) -> None:
     budget = PauseBudget(max_pause_ms, 8192)
-    budget.in_force = Waits(20.0 * times, 0.022 * max(1.0, times))
+    budget.in_force = Waits(20.0 * times, 0.022 * max(1.0, times), budget.sizes[-1])
     kept_up = [requests for requests in range(1, 300) if budget.keeps_up(requests)]
     assert kept_up
     for requests in kept_up:
@@ -197,3 +197,78 @@ def test_forwards_have_few_sizes() -> None:
     assert PauseBudget(50.0, 20).sizes == (20,)
     for most in (64, 100, 4096):
         assert PauseBudget(1e6, most).sizes[-1] <= most
+
+
+class Overlapped:
+    """A server that launches a forward and a plain step, and then waits for the plain step before.
+
+    A GPU that is slower than the launches falls behind them over the first forwards of a return, and a token takes longer
+    as contexts grow.
+    """
+
+    plain_ms = 5.0
+
+    def __init__(self, launch_ms: float, ms_per_token: float, growth: float) -> None:
+        self.budget, self.clock = PauseBudget(50.0, 8192), Clock()
+        self._launch_ms, self._ms_per_token, self._growth = launch_ms, ms_per_token, growth
+        self._watch = PauseWatch(True, self.clock)
+        self._gpu_free_at = self._step_before_done_at = 0.0
+
+    def catch_up(self, missed: int, requests: int = 16) -> float:
+        """The longest wait for a token in a return."""
+        self.clock.now += 1.0
+        self._gpu_free_at = self._step_before_done_at = self.clock.now
+        self._watch.begin()
+        self._watch.token()
+        written = 0
+        while missed - written > 3 * requests:
+            tokens = min(self.budget.tokens_for(requests), missed - written)
+            self._watch.wrote(self.budget, tokens)
+            self._forward(tokens * (self._ms_per_token + self._growth * written))
+            written += tokens - requests
+        for _ in range(2):
+            self._token(self._step_before_done_at)
+        self._watch.end()
+        return self._watch.longest_ms
+
+    def _forward(self, milliseconds: float) -> None:
+        begins = max(self._gpu_free_at, self.clock.now + 0.5e-3 * self._launch_ms)
+        self.clock.now += 1e-3 * self._launch_ms
+        step_done_at = max(begins + 1e-3 * milliseconds, self.clock.now) + 1e-3 * self.plain_ms
+        self._token(self._step_before_done_at)
+        self._gpu_free_at = self._step_before_done_at = step_done_at
+
+    def _token(self, done_at: float) -> None:
+        self.clock.now = max(self.clock.now + 1e-3, done_at)
+        waited = self._watch.token()
+        if waited is not None:
+            waited[0].waited(*waited[1:])
+            self.budget.in_force = self.budget.measured
+
+
+@pytest.mark.parametrize("launch_ms", [16.0, 21.0, 25.0])
+@pytest.mark.parametrize("growth", [0.0, 0.3e-6, 0.6e-6])
+@pytest.mark.parametrize("ms_per_token", [0.015, 0.02, 0.025, 0.03, 0.035])
+def test_nobody_waits_longer_than_allowed_while_the_gpu_falls_behind_and_contexts_grow(
+    launch_ms: float, growth: float, ms_per_token: float
+) -> None:
+    server = Overlapped(launch_ms, ms_per_token, growth)
+    assert max(server.catch_up(missed) for missed in (1600, 8000, 32000, 1600, 8000, 32000)) < 50.0
+
+
+def test_forwards_grow_by_one_size_once_two_as_large_have_been_heard_of() -> None:
+    budget = PauseBudget(50.0, 8192)
+    asked = []
+    for _ in range(9):
+        asked.append(budget.tokens_for(1))
+        budget.waited(asked[-1], 10.0)
+        budget.in_force = budget.measured
+    assert asked == [896, 896, 896, 1024, 1024, 1280, 1280, 1536, 1536]
+
+
+def test_the_floor_rises_with_the_latest_large_forwards() -> None:
+    budget = settled(PauseBudget(50.0, 8192), 20.0, 0.022)
+    for tokens, milliseconds in [(896, 49.0), (40, 21.0), (896, 50.0)]:
+        budget.waited(tokens, milliseconds)
+    budget.in_force = budget.measured
+    assert budget.tokens_for(1) == 640
