@@ -17,6 +17,9 @@ from specswitch.signals import BatchTokens, LoadSample, Mode, SampleLook, StepRe
 _NOTED = 0.1
 """Of the least that both switches cost: a loss that has come to so much may go on."""
 
+_SHRUNK = 0.5
+"""Of the batch of late: less, and it may be one between two waves of requests."""
+
 
 class Goodput:
     """Wishes for the other mode once staying has cost as much as going there and back.
@@ -66,6 +69,8 @@ class Goodput:
         self._hurdle = 1.0 + self._settings.hysteresis
         self._mode = Mode.SPECULATIVE
         self._step = 0
+        self._size_of_late = 0.0
+        """The decode batch, averaged over about a dwell."""
         self._lost = 0.0
         """Seconds that the other mode would have saved."""
         self._due = inf
@@ -262,6 +267,7 @@ class Goodput:
         at_best = self._at_best(outlook)
         if at_best >= self._hurdle + settings.probe_gain:
             self._overlooked += seconds_lost(seconds, at_best)
+        self._size_of_late += (outlook.size - self._size_of_late) * min(1.0, steps / settings.dwell_steps)
         self._probes.decoded(seconds)
         self._unseen[other].passed(steps)
         if self._probes.running:
@@ -287,6 +293,8 @@ class Goodput:
             return False
         if self._found and outlook.other_over_here > self._hurdle:
             return False  # the return will show
+        if outlook.size < _SHRUNK * self._size_of_late and not self._probes.wished_for:
+            return False  # the next requests may come while it runs, and it would cost far more
         return self._probes.consider(outlook, batch, unseen.trust, self._overlooked)
 
     def _at_best(self, outlook: Outlook) -> float:

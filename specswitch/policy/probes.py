@@ -51,8 +51,6 @@ class _Look:
     tokens: int = 0
     requests: int = 0
     """Verified, over all steps."""
-    smallest: float = inf
-    """Of the batches."""
     means: list[float] = field(default_factory=list)
     """Accept length of each step of a look at a sample."""
     lost: float = 0.0
@@ -63,10 +61,8 @@ class _Look:
         self.steps += 1
         self.tokens += tokens
         self.requests += requests
-        if requests:
-            self.smallest = min(self.smallest, requests)
-            if step.uncounted:
-                self.means.append(tokens / requests)
+        if requests and step.uncounted:
+            self.means.append(tokens / requests)
         self.lost += speculative - plain * step.tokens / step.batch_size
 
 
@@ -101,6 +97,11 @@ class Probes:
     @property
     def running(self) -> bool:
         return self._running
+
+    @property
+    def wished_for(self) -> bool:
+        """Whether one is wished for that has not come yet."""
+        return self._wished is not None
 
     @property
     def sampled(self) -> int | None:
@@ -202,7 +203,7 @@ class Probes:
         look = self._looked
         if look.steps < self._settings.least_look_steps or not look.requests:
             return False
-        return self.break_even - look.tokens / look.requests > self._chance(look.smallest, look.steps)
+        return self.break_even - look.tokens / look.requests > self._chance(look.requests / look.steps, look.steps)
 
     def has_seen_enough_of(self, look: SampleLook) -> bool:
         """Whether chance does not explain how far the sample's accept length lies from the break-even, above or below.

@@ -361,6 +361,26 @@ class TestProbes:
         wishes = [turn(SPECULATIVE, 128, steps, accept=1.3) for steps in range(1, 8)]
         assert any(wish is not None and wish.mode is PLAIN and wish.at_once for wish in wishes)
 
+    def test_that_began_with_few_requests_end_by_what_all_show_that_came_since(self) -> None:
+        turn = self.asked_for(goodput(3.0, probe_share=0.009))
+        turn(PLAIN, 4, 20_000)
+        few = [turn(SPECULATIVE, 4, steps, accept=1.3) for steps in range(1, 4)]
+        more = [turn(SPECULATIVE, 128, steps, accept=1.3) for steps in range(4, 9)]
+        assert not any(wish is not None and wish.at_once for wish in few)
+        assert any(wish is not None and wish.mode is PLAIN and wish.at_once for wish in more)
+
+    def test_do_not_begin_while_a_batch_is_short_of_its_next_requests(self) -> None:
+        """Answers are equally long, so that their requests come and go in waves."""
+        server = Server(Dwell(goodput(3.0, probe_share=0.009, reinvested=0.5), 32)).run(4000, 128, 3.4)
+        begun = []
+        for turn in range(30_000):
+            size = 6 if turn % 300 < 6 else 128
+            switches = len(server.switches)
+            server.turn(size, 1.3)
+            begun += [size] * (len(server.switches) > switches and server.mode is SPECULATIVE)
+        assert len(begun) >= 5
+        assert set(begun) == {128}
+
     @pytest.mark.parametrize(("size", "missed"), [(64, 100_000), (128, 60)])
     def test_are_given_up_when_they_would_cost_far_more_than_was_thought(self, size: int, missed: int) -> None:
         turn = self.asked_for(goodput(3.0, probe_share=0.009))

@@ -202,8 +202,8 @@ def test_forwards_have_few_sizes() -> None:
 class Overlapped:
     """A server that launches a forward and a plain step, and then waits for the plain step before.
 
-    A GPU that is slower than the launches falls behind them over the first forwards of a return, and a token takes longer
-    as contexts grow.
+    A GPU that is slower than the launches falls behind them over the first forwards of a return, and a token takes
+    longer as contexts grow.
     """
 
     plain_ms = 5.0
