@@ -61,9 +61,9 @@ class PauseBudget:
     _APART = 0.5
     """Of the tokens of the larger of two forwards: less, and the difference tells what a token takes."""
     _LATEST = 3
-    """Waits for large forwards by whose median the floor rises at once: a token takes longer as contexts grow."""
-    _KNOWN_BY = 2
-    """Waits for forwards as large or larger."""
+    """Waits for large forwards by whose median a token is taken to add more at once: it does as contexts grow."""
+    _KNOWN_BY = 3
+    """Waits for forwards as large or larger; under overlap two may be for the same one."""
 
     def __init__(
         self, max_pause_ms: float, most_tokens: int, floor_ms: float = 20.0, ms_per_token: float = 0.022
@@ -142,11 +142,11 @@ class PauseBudget:
         else:
             slope = assumed.ms_per_token * median(ms / assumed.of(tokens) for tokens, ms in seen)
         slope = max(slope, assumed.ms_per_token)
-        largest = max(tokens for tokens, _ in seen)
-        latest = [ms - slope * tokens for tokens, ms in seen if tokens > self._APART * largest][-self._LATEST :]
-        floor = max(median(ms - slope * tokens for tokens, ms in seen), median(latest))
+        floor = max(0.0, median(ms - slope * tokens for tokens, ms in seen))
+        large = self._APART * max(tokens for tokens, _ in seen)
+        latest = [(ms - floor) / tokens for tokens, ms in seen if tokens >= large][-self._LATEST :]
         known = sorted(tokens for tokens, _ in seen)[-self._KNOWN_BY]
-        return Waits(max(0.0, floor), slope, max(known, assumed.largest))
+        return Waits(floor, max(slope, median(latest)), max(known, assumed.largest))
 
 
 class PauseWatch:

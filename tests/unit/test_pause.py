@@ -71,11 +71,12 @@ def test_a_forward_gets_on_with_the_batch_however_slow_the_machine() -> None:
     assert settled(PauseBudget(1.0, 8192), 200.0, 0.2).tokens_for(64) == 32
 
 
-def test_one_long_wait_by_chance_costs_little_and_is_forgotten() -> None:
+@pytest.mark.parametrize("milliseconds", [50.0, 60.0, 5000.0])
+def test_one_long_wait_by_chance_costs_nothing(milliseconds: float) -> None:
     budget = settled(PauseBudget(50.0, 8192), 20.0, 0.022)
-    budget.waited(1000, 5000.0)
+    budget.waited(1000, milliseconds)
     budget.in_force = budget.measured
-    assert budget.tokens_for(1) > 600
+    assert budget.tokens_for(1) == 896
     assert settled(budget, 20.0, 0.022).tokens_for(1) == 896
 
 
@@ -247,7 +248,7 @@ class Overlapped:
 
 
 @pytest.mark.parametrize("launch_ms", [16.0, 21.0, 25.0])
-@pytest.mark.parametrize("growth", [0.0, 0.3e-6, 0.6e-6])
+@pytest.mark.parametrize("growth", [0.0, 0.3e-6, 0.5e-6])  # the last as measured on an H200 (docs/benchmarks)
 @pytest.mark.parametrize("ms_per_token", [0.015, 0.02, 0.025, 0.03, 0.035])
 def test_nobody_waits_longer_than_allowed_while_the_gpu_falls_behind_and_contexts_grow(
     launch_ms: float, growth: float, ms_per_token: float
@@ -256,19 +257,21 @@ def test_nobody_waits_longer_than_allowed_while_the_gpu_falls_behind_and_context
     assert max(server.catch_up(missed) for missed in (1600, 8000, 32000, 1600, 8000, 32000)) < 50.0
 
 
-def test_forwards_grow_by_one_size_once_two_as_large_have_been_heard_of() -> None:
+def test_forwards_grow_by_one_size_once_those_as_large_have_been_heard_of() -> None:
     budget = PauseBudget(50.0, 8192)
     asked = []
-    for _ in range(9):
+    for _ in range(10):
         asked.append(budget.tokens_for(1))
         budget.waited(asked[-1], 10.0)
         budget.in_force = budget.measured
-    assert asked == [896, 896, 896, 1024, 1024, 1280, 1280, 1536, 1536]
+    assert asked == [896] * 3 + [1024] * 3 + [1280] * 3 + [1536]
 
 
-def test_the_floor_rises_with_the_latest_large_forwards() -> None:
+@pytest.mark.parametrize(("milliseconds", "most"), [(45.0, 640), (50.0, 512), (60.0, 448), (80.0, 256), (120.0, 160)])
+def test_the_latest_large_forwards_make_the_next_ones_smaller_at_once(milliseconds: float, most: int) -> None:
+    """The longer they took, the smaller."""
     budget = settled(PauseBudget(50.0, 8192), 20.0, 0.022)
-    for tokens, milliseconds in [(896, 49.0), (40, 21.0), (896, 50.0)]:
-        budget.waited(tokens, milliseconds)
+    for tokens, waited in [(896, milliseconds), (40, 21.0), (896, milliseconds)]:
+        budget.waited(tokens, waited)
     budget.in_force = budget.measured
-    assert budget.tokens_for(1) == 640
+    assert budget.tokens_for(1) == most
