@@ -150,8 +150,8 @@ class LiveEngine(Engine, Protocol):
         how it went; to be called once attached."""
 
     def waits(self) -> tuple[tuple[float, float, int], ...]:
-        """How long requests wait for the forwards of a return, as measured on this rank: in milliseconds the floor and
-        what each token adds, for each kind of forward."""
+        """How long requests wait for the forwards of a return, as measured on this rank, for each kind of forward: in
+        milliseconds the floor and what each token adds, and the tokens up to which that is known."""
 
     def use_waits(self, waits: tuple[tuple[float, float, int], ...]) -> None:
         """Put what some rank's :meth:`waits` told in force here."""
